@@ -24,6 +24,7 @@ mod provider;
 mod report;
 mod requirements;
 mod results;
+mod search;
 mod steps;
 mod table;
 mod test;
@@ -51,6 +52,8 @@ enum Chore {
     Budget(budget::Arguments),
     /// Runs the fuzz targets
     Fuzz(fuzz::Arguments),
+    /// Random operations, closings and cancellations, checked against a model; prints seeds and rates
+    Search(search::Arguments),
     /// percale beside Debian's UCX and libfabric, interleaved, on this machine
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
@@ -81,6 +84,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Coverage(arguments) => coverage::run(&place, arguments),
         Chore::Budget(arguments) => budget::run(&place, arguments),
         Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
+        Chore::Search(arguments) => search::run(&place, arguments),
         Chore::Peers(arguments) => peers::run(&place, arguments),
         Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Pindown(arguments) => pindown::run(&place, arguments),

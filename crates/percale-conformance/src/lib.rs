@@ -11,6 +11,7 @@
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`ring`]: a token that goes round many processes
 //! * [`search_processes`]: the random tester with several processes
+//! * [`search`]: random operations and events of lives, against a model
 //! * [`watchdog`]: what ends a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
@@ -28,6 +29,7 @@ pub mod peers;
 pub mod process;
 pub mod random;
 pub mod ring;
+pub mod search;
 pub mod search_processes;
 pub mod suite;
 pub mod watchdog;

@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// Only these steps
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Leaves out the slow steps: loom models, the run of the command, other programs' runs, budgets
+    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, budgets
     #[arg(long)]
     quick: bool,
     /// Only tests whose path contains this
@@ -40,6 +40,8 @@ enum Step {
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
+    /// Random operations and lives, two minutes, on fixed and fresh seeds
+    Search,
     /// Each example runs and ends well
     Examples,
     /// The command measures something on shm and tcp
@@ -54,7 +56,7 @@ enum Step {
 
 impl Step {
     fn is_slow(self) -> bool {
-        matches!(self, Self::Loom | Self::Perf | Self::Interop | Self::Budgets)
+        matches!(self, Self::Loom | Self::Search | Self::Perf | Self::Interop | Self::Budgets)
     }
 
     fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
@@ -69,6 +71,7 @@ impl Step {
                 suite::verbs(place, arguments.filter.as_deref())
             }),
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
+            Self::Search => steps.run("search", "random operations and lives", || crate::search::check(place)),
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
             Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),

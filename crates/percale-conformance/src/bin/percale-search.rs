@@ -1,0 +1,12 @@
+//! The search for faults: `percale-search --help` says how to run it.
+
+use std::process::ExitCode;
+
+use percale_conformance::search::heap::Quarantine;
+
+#[global_allocator]
+static HEAP: Quarantine = Quarantine::new();
+
+fn main() -> ExitCode {
+    percale_conformance::search::program::main()
+}

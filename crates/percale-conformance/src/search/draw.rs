@@ -1,0 +1,311 @@
+//! Draws a run from a seed.
+//!
+//! Each run draws its own weights: most kinds of steps are absent from most runs, and frequent in others, which brings about combinations
+//! that even weights would not.
+
+use super::step::{
+    AccessBy, BLOCKS, COUNTERS, CounterStep, DOMAINS, GroupStep, HandleStep, Level, Look, QUEUES, ReceiveBy, SLOTS,
+    Seating, SendBy, Settings, Step, Transport, Waking,
+};
+use crate::random::Random;
+
+/// Kinds of steps, for the weights.
+const KINDS: usize = 24;
+
+fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[random.below(from.len())]
+}
+
+pub(super) fn settings(random: &mut Random, transport: Transport) -> Settings {
+    let places = match transport {
+        Transport::Loopback => 1 + random.below(2),
+        _ => 2 + random.below(3),
+    };
+    let queues = random.below(3);
+    let pool = random.below(3) == 0;
+    let shared = random.below(4);
+    let seats = (0..places).map(|_| Seating {
+        shared: random.below(4) < shared,
+        queue: (random.below(3) < queues).then(|| random.below(QUEUES) as u8),
+        pool: pool && random.below(4) > 0,
+        counted: random.below(3) == 0,
+    });
+    Settings {
+        transport,
+        seats: seats.collect(),
+        network_seed: random.next(),
+        frame_limit: one_of(random, &[64, 256, 2048, 2048]),
+        window: one_of(random, &[300, 2_000, 32_768]),
+        delay: one_of(random, &[300, 3_000, 20_000, 200_000]),
+        breaks: transport == Transport::Sim && random.below(3) == 0,
+        one_domain: random.below(2) == 0,
+        unexpected: one_of(random, &[0, 100, 1_000, 10_000, 64 << 20]),
+        queue_limit: one_of(random, &[2, 4, 8, 64]),
+        again: random.below(4) == 0,
+        watch: (random.below(5) as u8, random.below(16) as u8),
+    }
+}
+
+pub(super) struct Generator<'r> {
+    random: &'r mut Random,
+    weights: [usize; KINDS],
+    wakings: Vec<Waking>,
+    sends: Vec<SendBy>,
+    places: usize,
+    alone: bool,
+    short: usize,
+    long: usize,
+    tags: usize,
+    long_share: usize,
+    safe_share: usize,
+    count: usize,
+}
+
+impl<'r> Generator<'r> {
+    pub(super) fn new(random: &'r mut Random, settings: &Settings) -> Self {
+        let mut weights = [0; KINDS];
+        for weight in &mut weights {
+            *weight = if random.below(5) < 2 { 0 } else { 1 << random.below(5) };
+        }
+        let real = settings.transport != Transport::Sim;
+        // Without these a run is over before it began.
+        weights[0] = weights[0].max(8);
+        weights[1] = weights[1].max(4);
+        weights[6] = weights[6].max(8);
+        weights[8] = weights[8].max(4);
+        weights[9] = weights[9].max(2);
+        if !settings.breaks {
+            weights[13] = 0;
+        }
+        // Lives are shorter than operations, but not much.
+        for life in [11, 12, 13, 20] {
+            weights[life] = weights[life].min(4);
+        }
+        // Each way to misbehave is in few runs, so that it does not hide what else there is.
+        let wakings = match random.below(12) {
+            0 => vec![Waking::Quiet, Waking::Panics],
+            1 => vec![Waking::Quiet, Waking::CallsOnDrop],
+            2 | 3 => vec![Waking::Quiet, Waking::Calls],
+            4 => vec![Waking::Quiet, Waking::Panics, Waking::Calls, Waking::CallsOnDrop],
+            _ => vec![Waking::Quiet],
+        };
+        let sends = match random.below(4) {
+            0 => vec![SendBy::Raw, SendBy::One, SendBy::RawInject, SendBy::Inject],
+            1 => vec![SendBy::Inject],
+            _ => vec![SendBy::Raw, SendBy::One],
+        };
+        Self {
+            weights,
+            wakings,
+            sends,
+            places: settings.seats.len(),
+            alone: settings.transport == Transport::Loopback,
+            short: one_of(random, &[16, 64, 200, 2_048]),
+            long: if real { one_of(random, &[9_000, 70_000, 300_000]) } else { one_of(random, &[3_000, 20_000]) },
+            tags: 1 + random.below(3),
+            long_share: random.below(6),
+            safe_share: random.below(8),
+            count: one_of(random, &[60, 200, 600]),
+            random,
+        }
+    }
+
+    pub(super) fn steps(&mut self) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(self.count);
+        let total: usize = self.weights.iter().sum();
+        while steps.len() < self.count {
+            let mut at = self.random.below(total);
+            let kind = self.weights.iter().position(|weight| match at.checked_sub(*weight) {
+                Some(rest) => {
+                    at = rest;
+                    false
+                }
+                None => true,
+            });
+            let Some(step) = kind.map(|kind| self.step(kind)) else { continue };
+            // Bursts of one kind fill what is small.
+            let times = if self.random.below(8) == 0 { 1 + self.random.below(12) } else { 1 };
+            steps.push(step);
+            for _ in 1..times {
+                steps.push(self.alike(step));
+            }
+        }
+        steps
+    }
+
+    fn alike(&mut self, step: Step) -> Step {
+        let slot = self.slot();
+        match step {
+            Step::Send { at, to, len, tag, data, by, level, .. } => {
+                Step::Send { at, to, len, tag, data, by, level, slot }
+            }
+            Step::Receive { at, from, tag, len, by, .. } => Step::Receive { at, from, tag, len, by, slot },
+            Step::Handle { what, .. } => Step::Handle { slot, what },
+            Step::Access { at, to, by, fenced, .. } => {
+                Step::Access { at, to, block: self.random.below(BLOCKS) as u8, by, slot, fenced }
+            }
+            other => other,
+        }
+    }
+
+    fn place(&mut self) -> u8 {
+        self.random.below(self.places) as u8
+    }
+
+    fn pair(&mut self) -> (u8, u8) {
+        let at = self.place();
+        let to = if self.alone || self.random.below(12) == 0 { at } else { self.place() };
+        (at, to)
+    }
+
+    fn slot(&mut self) -> u8 {
+        self.random.below(SLOTS) as u8
+    }
+
+    fn len(&mut self) -> u32 {
+        let limit = if self.random.below(6) < self.long_share { self.long } else { self.short };
+        match self.random.below(4) {
+            0 => limit as u32,
+            _ => self.random.below(limit + 1) as u32,
+        }
+    }
+
+    fn tag(&mut self) -> Option<u8> {
+        (self.random.below(2) == 0).then(|| self.random.below(self.tags) as u8)
+    }
+
+    fn matched(&mut self) -> Option<(u8, u8)> {
+        let tag = self.tag()?;
+        Some((tag, one_of(self.random, &[0, 0, 1, 255])))
+    }
+
+    fn source(&mut self) -> Option<u8> {
+        (self.random.below(3) == 0).then(|| self.place())
+    }
+
+    fn level(&mut self) -> Level {
+        Level {
+            reported: self.random.below(6) > 0,
+            level: self.random.below(4) as u8,
+            fenced: self.random.below(10) == 0,
+            more: self.random.below(10) == 0,
+        }
+    }
+
+    fn send(&mut self) -> Step {
+        let (at, to) = self.pair();
+        let by = if self.random.below(8) < self.safe_share { SendBy::Safe } else { one_of(self.random, &self.sends) };
+        let mut len = self.len();
+        if matches!(by, SendBy::RawInject | SendBy::Inject) {
+            len = len.min(2_048);
+        }
+        let data = len < 8 || self.random.below(2) == 0;
+        let (tag, level, slot) = (self.tag(), self.level(), self.slot());
+        Step::Send { at, to, len, tag, data, by, level, slot }
+    }
+
+    fn receive(&mut self) -> Step {
+        let (at, from, tag) = (self.place(), self.source(), self.matched());
+        let by = match self.random.below(10) {
+            0 => ReceiveBy::Multi,
+            1 => ReceiveBy::Pool,
+            2 => ReceiveBy::PoolMulti,
+            3 => ReceiveBy::PoolSafe,
+            _ if self.random.below(8) < self.safe_share => ReceiveBy::Safe,
+            4..=6 => ReceiveBy::Raw,
+            _ => ReceiveBy::One,
+        };
+        let mut len = match self.random.below(5) {
+            0 => self.len(),
+            1 | 2 => self.short as u32,
+            _ => self.long as u32,
+        };
+        if matches!(by, ReceiveBy::Multi | ReceiveBy::PoolMulti) {
+            len = len * 2 + 128;
+        }
+        Step::Receive { at, from, tag, len, by, slot: self.slot() }
+    }
+
+    fn step(&mut self, kind: usize) -> Step {
+        let at = self.place();
+        match kind {
+            0 => self.send(),
+            1 => self.receive(),
+            2 => Step::Look {
+                at,
+                from: self.source(),
+                tag: self.matched(),
+                what: one_of(self.random, &[Look::Peek, Look::Claim, Look::Claim, Look::Discard]),
+            },
+            3 => Step::Claimed { at, nth: self.random.below(4) as u8, discard: self.random.below(3) == 0 },
+            4 => Step::Cancel { at, nth: self.random.below(6) as u8 },
+            5 => Step::CancelPool { nth: self.random.below(4) as u8 },
+            6 => Step::Poll { at, count: 1 + self.random.below(8) as u8 },
+            7 => Step::Progress { at, times: 1 + self.random.below(6) as u8 },
+            8 => Step::Read { queue: self.random.below(QUEUES) as u8, count: 1 + self.random.below(4) as u8 },
+            9 => Step::Tick { nanoseconds: one_of(self.random, &[100, 1_000, 10_000, 200_000]) },
+            10 | 21 => {
+                let waking = one_of(self.random, &self.wakings);
+                let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait];
+                Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
+            }
+            11 => Step::Close { at, forget: self.random.below(3) == 0 },
+            12 => Step::Open { at, moved: self.random.below(4) == 0 },
+            13 => Step::Break { nth: self.random.below(8) as u8 },
+            14 => Step::Register { at, raw: self.random.below(2) == 0 },
+            15 => Step::Deregister { at, nth: self.random.below(3) as u8, forget: self.random.below(6) == 0 },
+            16 | 17 => {
+                let (at, to) = self.pair();
+                let ways = [
+                    AccessBy::Write,
+                    AccessBy::WriteInject,
+                    AccessBy::Read,
+                    AccessBy::SafeWrite,
+                    AccessBy::SafeRead,
+                    AccessBy::Add,
+                    AccessBy::SafeAdd,
+                    AccessBy::Swap(false),
+                    AccessBy::Swap(true),
+                    AccessBy::AddInject,
+                ];
+                let by = one_of(self.random, &ways);
+                let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
+                Step::Access { at, to, block, by, slot, fenced: self.random.below(6) == 0 }
+            }
+            18 => {
+                let counter = self.random.below(COUNTERS) as u8;
+                let what = match self.random.below(6) {
+                    0 | 1 => CounterStep::Add(1 + self.random.below(3) as u8),
+                    2 | 3 => CounterStep::Defer {
+                        to: self.random.below(COUNTERS) as u8,
+                        count: 1 + self.random.below(2) as u8,
+                        threshold: 1 + self.random.below(4) as u8,
+                        domain: self.random.below(DOMAINS) as u8,
+                    },
+                    4 => CounterStep::Cancel { nth: self.random.below(4) as u8 },
+                    _ if self.random.below(2) == 0 => CounterStep::Flush { domain: self.random.below(DOMAINS) as u8 },
+                    _ => CounterStep::EndDomain { domain: self.random.below(DOMAINS) as u8 },
+                };
+                Step::Counter { counter, what }
+            }
+            19 => {
+                let (at, to) = self.pair();
+                let (len, counter) = (self.len(), self.random.below(COUNTERS) as u8);
+                let (slot, safe) = (self.slot(), self.random.below(2) == 0);
+                Step::SendWhen { at, to, len, counter, threshold: self.random.below(4) as u8, slot, safe }
+            }
+            20 => Step::Share { at },
+            22 => {
+                let what = one_of(
+                    self.random,
+                    &[GroupStep::Join, GroupStep::Join, GroupStep::Post, GroupStep::Post, GroupStep::Leave],
+                );
+                Step::Group { at, what }
+            }
+            _ => {
+                let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
+                Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Memory that is lent to operations, and watched after it came back.
+//!
+//! A [`Lent`] buffer lies in pages of its own, between canaries. When its operation has ended it is [returned](Lender::take_back): the
+//! canaries are checked, and the buffer is overwritten at once; later it is checked again, so a late write is found. Some buffers become
+//! inaccessible instead: an access by a thread of this process is then a signal, which [`watch_signals`] reports.
+
+#![expect(unsafe_code, reason = "maps, protects and unmaps pages of its own, and handles a signal")]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use percale::Segment;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use super::ledger::{Fault, Verdict};
+use super::payload;
+
+const PAGE: usize = 4096;
+
+/// What surrounds a buffer.
+const CANARY: u8 = 0xc7;
+
+/// How a buffer is watched after it came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// It is overwritten, and checked later.
+    Overwrite,
+    /// Its pages become inaccessible.
+    Forbid,
+    /// It is lent again to the next operation that fits.
+    Reuse,
+}
+
+/// Memory that is lent.
+#[derive(Debug)]
+pub struct Lent {
+    base: *mut u8,
+    mapped: usize,
+    offset: usize,
+    len: usize,
+}
+
+impl Lent {
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.addr() as u64 + self.offset as u64
+    }
+
+    /// As one segment.
+    #[must_use]
+    pub fn segment(&self) -> Segment {
+        // SAFETY: the pages stay mapped until the operation has ended; nobody else has a reference to them.
+        unsafe { Segment::new(self.base.wrapping_add(self.offset), self.len) }
+    }
+
+    /// Copies the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len, "the range lies within the buffer");
+        let mut bytes = vec![0; len];
+        // SAFETY: the range lies within pages that are mapped and readable, apart from `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.wrapping_add(self.offset + offset), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    /// Overwrites the first bytes.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "the bytes fit");
+        // SAFETY: the range lies within pages that are mapped and writable, apart from `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.wrapping_add(self.offset), bytes.len()) };
+    }
+
+    fn whole(&self) -> &[u8] {
+        // SAFETY: the pages are mapped and readable; whoever might write them has given them back.
+        unsafe { std::slice::from_raw_parts(self.base, self.mapped) }
+    }
+
+    fn paint(&mut self, len: usize) {
+        self.len = len;
+        // At the end of the last page, or somewhere before.
+        self.offset = (self.mapped - len) & !7;
+        // SAFETY: the pages are mapped and writable, and lent to nobody.
+        unsafe { std::ptr::write_bytes(self.base, CANARY, self.mapped) };
+    }
+
+    /// Whether something was written beside the buffer.
+    fn beside(&self) -> Option<usize> {
+        let whole = self.whole();
+        let (before, rest) = whole.split_at(self.offset);
+        let after = &rest[self.len..];
+        let changed = |bytes: &[u8]| bytes.iter().position(|byte| *byte != CANARY);
+        changed(before).or_else(|| changed(after).map(|at| at + self.offset + self.len))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: these pages are this buffer's own, and nobody uses them any more.
+        unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + PAGE) }.unwrap_or_default();
+    }
+}
+
+#[derive(Debug)]
+struct Returned {
+    lent: Lent,
+    /// What it was overwritten with.
+    id: u64,
+    watch: Watch,
+}
+
+/// Lends memory.
+#[derive(Debug, Default)]
+pub struct Lender {
+    returned: VecDeque<Returned>,
+    pages: usize,
+    free: Vec<Lent>,
+}
+
+/// Buffers that are kept to be looked at again.
+const KEPT: usize = 512;
+
+/// Numbers of what buffers are overwritten with when they come back.
+const GONE: u64 = 1 << 62;
+
+impl Lender {
+    /// A buffer of so many bytes.
+    ///
+    /// # Errors
+    /// If memory that had come back was changed since.
+    ///
+    /// # Panics
+    /// If the system has no memory.
+    pub fn lend(&mut self, len: usize) -> Verdict<Lent> {
+        let mapped = len.max(1).div_ceil(PAGE) * PAGE;
+        if let Some(at) = self.free.iter().rposition(|free| free.mapped == mapped) {
+            let mut lent = self.free.swap_remove(at);
+            lent.paint(len);
+            return Ok(lent);
+        }
+        let mut lent = self.map(mapped);
+        lent.paint(len);
+        Ok(lent)
+    }
+
+    /// Pages, and one behind them that nobody may touch.
+    fn map(&mut self, mapped: usize) -> Lent {
+        let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        self.pages += 1;
+        // SAFETY: a new mapping, at an address that nobody uses.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped + PAGE, both, private) };
+        let base: *mut u8 = base.expect("memory for a buffer").cast();
+        // SAFETY: the last page of the mapping, which nobody uses.
+        unsafe { rustix::mm::mprotect(base.wrapping_add(mapped).cast(), PAGE, MprotectFlags::empty()) }
+            .expect("a page");
+        Lent { base, mapped, offset: 0, len: 0 }
+    }
+
+    /// A buffer whose operation has ended.
+    ///
+    /// # Errors
+    /// If something was written beside it.
+    ///
+    /// # Panics
+    /// If the system refuses to protect pages.
+    pub fn take_back(&mut self, owner: u64, lent: Lent, watch: Watch) -> Verdict {
+        if let Some(at) = lent.beside() {
+            let text = format!(
+                "byte {at} beside the buffer of operation {owner} was written (it is at {}, {} bytes)",
+                lent.offset, lent.len
+            );
+            return Err(Fault::new("written beside", text));
+        }
+        let id = GONE | owner;
+        lent.write(&payload::of(id, lent.len));
+        if watch == Watch::Forbid {
+            // SAFETY: the pages are the buffer's own, and nobody uses them any more.
+            unsafe { rustix::mm::mprotect(lent.base.cast(), lent.mapped, MprotectFlags::empty()) }.expect("pages");
+        }
+        if watch == Watch::Reuse {
+            self.free.push(lent);
+            return Ok(());
+        }
+        self.returned.push_back(Returned { lent, id, watch });
+        if self.returned.len() > KEPT
+            && let Some(oldest) = self.returned.pop_front()
+            && let Some(lent) = check(oldest)?
+        {
+            self.free.push(lent);
+            self.free.truncate(64);
+        }
+        Ok(())
+    }
+
+    /// Looks at everything that came back.
+    ///
+    /// # Errors
+    /// If something of it was changed since.
+    pub fn check_all(&mut self) -> Verdict {
+        while let Some(returned) = self.returned.pop_front() {
+            check(returned)?;
+        }
+        self.free.clear();
+        Ok(())
+    }
+}
+
+fn check(returned: Returned) -> Verdict<Option<Lent>> {
+    let Returned { lent, id, watch } = returned;
+    if watch == Watch::Forbid {
+        return Ok(None);
+    }
+    let owner = id & !GONE;
+    if let Some(why) = payload::describe(id, &lent.whole()[lent.offset..lent.offset + lent.len]) {
+        return Err(Fault::new(
+            "written after its end",
+            format!("the buffer of operation {owner} was written after it ended: {why}"),
+        ));
+    }
+    if lent.beside().is_some() {
+        return Err(Fault::new(
+            "written beside",
+            format!("beside the buffer of operation {owner}, after it had ended"),
+        ));
+    }
+    Ok(Some(lent))
+}
+
+/// Checks bytes of a safe buffer that came back and was overwritten; see [`Returns`].
+#[derive(Debug, Default)]
+pub struct Returns {
+    kept: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Returns {
+    /// Overwrites a buffer that came back, and keeps it.
+    ///
+    /// # Errors
+    /// If one that came back before was changed since.
+    pub fn keep(&mut self, owner: u64, mut bytes: Vec<u8>) -> Verdict {
+        payload::fill(GONE | owner, &mut bytes);
+        self.kept.push_back((owner, bytes));
+        if self.kept.len() > KEPT
+            && let Some((owner, bytes)) = self.kept.pop_front()
+        {
+            return intact(owner, &bytes);
+        }
+        Ok(())
+    }
+
+    /// Looks at all of them.
+    ///
+    /// # Errors
+    /// If one was changed since it came back.
+    pub fn check_all(&mut self) -> Verdict {
+        self.kept.drain(..).try_for_each(|(owner, bytes)| intact(owner, &bytes))
+    }
+}
+
+fn intact(owner: u64, bytes: &[u8]) -> Verdict {
+    match payload::describe(GONE | owner, bytes) {
+        Some(why) => Err(Fault::new("written after its end", format!("the buffer of safe operation {owner}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// The run and the step that are being made, for the signal handler.
+pub static RUN: AtomicU64 = AtomicU64::new(0);
+/// See [`RUN`].
+pub static STEP: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on, an access to memory that is not there is written to standard error before the process ends.
+pub fn watch_signals() {
+    // SAFETY: a structure of numbers and pointers, for which zeroes are valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the handler makes only calls that are allowed in one.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+}
+
+extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid pointer.
+    let info = unsafe { &*info };
+    // SAFETY: it is a fault, which has an address.
+    let address = unsafe { info.si_addr() }.addr() as u64;
+    let numbers = [signal as u64, address, RUN.load(Ordering::Relaxed), STEP.load(Ordering::Relaxed) as u64];
+    let names: [&[u8]; 4] = [b"\nsignal 0x", b" at address 0x", b" in run 0x", b", step 0x"];
+    for (name, number) in names.iter().zip(numbers) {
+        let mut text = [0_u8; 16];
+        let mut len = 0;
+        let mut shift = 64;
+        while shift > 0 {
+            shift -= 4;
+            let digit = (number >> shift & 15) as u8;
+            if digit != 0 || len > 0 || shift == 0 {
+                text[len] = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
+                len += 1;
+            }
+        }
+        // SAFETY: the text is here for as long as the call takes.
+        unsafe { libc::write(2, name.as_ptr().cast(), name.len()) };
+        // SAFETY: as above.
+        unsafe { libc::write(2, text.as_ptr().cast(), len) };
+    }
+    // SAFETY: as above.
+    unsafe { libc::write(2, b"\n".as_ptr().cast(), 1) };
+    // With the handler reset, the access is made again and ends the process as it would have been.
+}

@@ -1,0 +1,111 @@
+//! The helper: makes runs, and says so line by line.
+//!
+//! `s SEED` before a run, `e OPERATIONS LIVES` after it, `f KIND|STEP|TEXT` instead where it found a fault; then the helper ends.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::measure::Held;
+use crate::search::ledger::{Fault, Verdict};
+use crate::search::step::{HandleStep, Plan, ReceiveBy, Step, Transport, Waking};
+use crate::search::world::{Done, run};
+use crate::search::{heap, lent, waker};
+
+/// Where the last panic was.
+static PANICKED: Mutex<String> = Mutex::new(String::new());
+
+/// The exit status of a helper that found a fault.
+pub(super) const FOUND: u8 = 3;
+
+fn say(line: std::fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    // Whoever reads may be gone.
+    out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).unwrap_or_default();
+}
+
+/// `TRANSPORT SEED SECONDS|RUNS [STEPS]`.
+pub(super) fn main(words: &[String]) -> ExitCode {
+    let transport = words.first().and_then(|name| super::transport(name)).expect("a transport");
+    let mut seed: u64 = words.get(1).and_then(|seed| seed.parse().ok()).expect("a seed");
+    let time = Duration::from_millis(words.get(2).and_then(|time| time.parse().ok()).expect("milliseconds"));
+    let kept = words.get(3).map(|text| super::shrink::indices(text));
+    lent::watch_signals();
+    std::panic::set_hook(Box::new(|info| {
+        if info.payload().downcast_ref::<&str>().is_some_and(|text| *text == waker::PANIC) {
+            return;
+        }
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }));
+    // What is made once in a process is there before anything is measured.
+    drop(run(&warming(transport)));
+    let begin = Instant::now();
+    loop {
+        say(format_args!("s {seed}"));
+        let plan = Plan::new(seed, transport);
+        let plan = match &kept {
+            Some(kept) => plan.with(kept),
+            None => plan,
+        };
+        let (done, verdict, step) = measured(&plan);
+        if let Err(Fault { kind, mut text }) = verdict {
+            if kind == "panicked" {
+                text = format!("{} at {}", text, PANICKED.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            say(format_args!("f {kind}|{step}|{}", text.replace('\n', " ")));
+            return ExitCode::from(FOUND);
+        }
+        say(format_args!("e {} {}", done.operations, done.lives));
+        seed = seed.wrapping_add(1);
+        if kept.is_some() || begin.elapsed() >= time {
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// A run that starts the threads which a process has once.
+fn warming(transport: Transport) -> Plan {
+    let mut plan = Plan::new(0, transport);
+    let receive = Step::Receive { at: 0, from: None, tag: None, len: 8, by: ReceiveBy::Safe, slot: 0 };
+    let poll = Step::Handle { slot: 0, what: HandleStep::Poll(Waking::Quiet) };
+    plan.steps = std::iter::once(receive).chain(std::iter::repeat_n(poll, 40)).collect();
+    plan
+}
+
+/// Makes a run, and looks at what the process holds before and after.
+fn measured(plan: &Plan) -> (Done, Verdict, usize) {
+    let before = Held::now();
+    let bytes = heap::bytes();
+    let (done, verdict, step) = run(plan);
+    if verdict.is_err() {
+        return (done, verdict, step);
+    }
+    if let Some(size) = heap::written() {
+        let text = format!("a freed block of {size} bytes was written");
+        return (done, Err(Fault::new("freed memory written", text)), step);
+    }
+    let after = Held::settled(&before);
+    if !after.is_within(&before) {
+        let text = format!("before {before:?}, after {after:?}");
+        return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
+    }
+    if plan.settings.transport == Transport::Sim && !done.forgot && heap::bytes() > bytes {
+        // What is made once, or grows at first, is no leak: the same run again shows which it is.
+        let mut least = isize::MAX;
+        for _ in 0..3 {
+            let bytes = heap::bytes();
+            let (_, verdict, step) = run(plan);
+            if verdict.is_err() {
+                return (done, verdict, step);
+            }
+            least = least.min(heap::bytes() - bytes);
+        }
+        if least > 0 {
+            let text = format!("each repetition of the run keeps {least} bytes or more");
+            return (done, Err(Fault::new("memory kept", text)), step);
+        }
+    }
+    (done, Ok(()), step)
+}

@@ -1,0 +1,301 @@
+//! The program: makes runs in helper processes until its time is over, shortens those that found a fault, and reports.
+//!
+//! A helper makes one run after the other and says so line by line ([`child`]); one that dies or falls silent names the seed by which the
+//! run is repeated. So a crash or a hang is a fault like any other. [`shrink`] shortens a run of the simulated network.
+
+mod child;
+mod shrink;
+mod spawn;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use self::spawn::{Batch, batch};
+use super::ledger::Fault;
+use super::step::{Plan, Transport};
+use super::world::Done;
+
+const HELP: &str = "\
+Random operations and random events of lives, checked against a model.
+
+percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|all] [--json]
+
+  --minutes N      how long (default 1; fractions are allowed)
+  --seed S         the first seed; further runs count up from it (default: from the clock)
+  --transport T    where (default all; several are separated by commas)
+  --json           the result as one JSON object on standard output
+  --no-shrink      does not shorten runs that found something
+
+percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of a run, and makes it
+percale-search shorten TRANSPORT SEED           shortens a run that finds something
+";
+
+/// Steps of a run that are printed.
+const SHOWN: usize = 40;
+
+/// A fault that a run found.
+#[derive(Clone, Debug)]
+struct Found {
+    transport: Transport,
+    seed: u64,
+    step: usize,
+    fault: Fault,
+    /// How many runs found a fault of this kind.
+    count: u64,
+    /// Steps that are enough, and how many there were.
+    shrunk: Option<(Vec<usize>, usize)>,
+    /// After so long.
+    after: Duration,
+}
+
+#[derive(Debug)]
+struct Options {
+    minutes: f64,
+    seed: u64,
+    transports: Vec<Transport>,
+    json: bool,
+    shrink: bool,
+}
+
+fn transport(name: &str) -> Option<Transport> {
+    Transport::ALL.into_iter().find(|one| one.name() == name)
+}
+
+fn options(words: &[String]) -> Result<Options, String> {
+    let seed = crate::random::seed();
+    let mut options = Options { minutes: 1.0, seed, transports: Transport::ALL.to_vec(), json: false, shrink: true };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--minutes" => {
+                let minutes = value()?.parse().map_err(|error| format!("--minutes: {error}"))?;
+                options.minutes = minutes;
+            }
+            "--seed" => {
+                let text = value()?;
+                let seed = text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
+                options.seed = seed.map_err(|error| format!("--seed: {error}"))?;
+            }
+            "--transport" => {
+                let text = value()?;
+                if text != "all" {
+                    let named =
+                        text.split(',').map(|name| transport(name).ok_or_else(|| format!("no transport {name}")));
+                    options.transports = named.collect::<Result<_, _>>()?;
+                }
+            }
+            "--json" => options.json = true,
+            "--no-shrink" => options.shrink = false,
+            other => return Err(format!("{other} is no option\n\n{HELP}")),
+        }
+    }
+    Ok(options)
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("child") => child::main(&words[1..]),
+        Some("show") => show(&words[1..]),
+        Some("shorten") => shorten(&words[1..]),
+        Some("--help" | "-h") => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        _ => match options(&words) {
+            Ok(options) => search(&options),
+            Err(error) => {
+                eprintln!("percale-search: {error}");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
+
+/// Prints a run, then makes it.
+fn show(words: &[String]) -> ExitCode {
+    let (Some(transport), Some(Ok(seed))) =
+        (words.first().and_then(|name| transport(name)), words.get(1).map(|seed| seed.parse()))
+    else {
+        eprintln!("{HELP}");
+        return ExitCode::from(2);
+    };
+    let plan = Plan::new(seed, transport);
+    let kept = words.get(2).map_or_else(|| (0..plan.steps.len()).collect(), |text| shrink::indices(text));
+    println!("{:#?}", plan.settings);
+    for index in &kept {
+        println!("{index:>5}  {:?}", plan.steps[*index]);
+    }
+    let text = shrink::text(&kept);
+    child::main(&[transport.name().into(), seed.to_string(), "1".into(), text])
+}
+
+/// What was done over a transport.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    runs: u64,
+    done: Done,
+    seconds: f64,
+    faults: u64,
+}
+
+/// The same for faults of one cause, most likely.
+fn likeness(fault: &Fault) -> String {
+    let place = if fault.kind == "panicked" { fault.text.rsplit(" at ").next().unwrap_or_default() } else { "" };
+    let what =
+        if fault.kind.ends_with("never ended") { fault.text.split("what: ").nth(1).unwrap_or_default() } else { "" };
+    format!("{} {}{place}", fault.kind, what.split(',').next().unwrap_or_default())
+}
+
+/// Shortens a run that finds something.
+fn shorten(words: &[String]) -> ExitCode {
+    let (Some(transport), Some(Ok(seed))) =
+        (words.first().and_then(|name| transport(name)), words.get(1).map(|seed| seed.parse()))
+    else {
+        eprintln!("{HELP}");
+        return ExitCode::from(2);
+    };
+    let begin = Instant::now();
+    let Batch { fault, .. } = batch(transport, seed, Duration::ZERO, None);
+    let Some((seed, step, fault)) = fault else {
+        println!("the run finds nothing");
+        return ExitCode::SUCCESS;
+    };
+    let shrunk = shrink::shrink(transport, seed, &fault);
+    print_found(&Found { transport, seed, step, fault, count: 1, shrunk, after: begin.elapsed() });
+    ExitCode::FAILURE
+}
+
+fn search(options: &Options) -> ExitCode {
+    let begin = Instant::now();
+    let limit = Duration::from_secs_f64(options.minutes.max(0.0) * 60.0);
+    let mut tallies: Vec<(Transport, Tally)> = options.transports.iter().map(|one| (*one, Tally::default())).collect();
+    let mut found: BTreeMap<(&'static str, String), Found> = BTreeMap::new();
+    let mut seed = options.seed;
+    if !options.json {
+        println!("seed {seed}; {:.1} minutes over {}", options.minutes, names(&options.transports));
+    }
+    'all: loop {
+        for (transport, tally) in &mut tallies {
+            let left = limit.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break 'all;
+            }
+            let before = Instant::now();
+            let Batch { runs, done, next, fault } = batch(*transport, seed, left.min(Duration::from_secs(10)), None);
+            tally.seconds += before.elapsed().as_secs_f64();
+            tally.runs += runs;
+            tally.done.operations += done.operations;
+            tally.done.lives += done.lives;
+            seed = next;
+            let Some((failed, step, fault)) = fault else { continue };
+            tally.faults += 1;
+            let key = (transport.name(), likeness(&fault));
+            if let Some(known) = found.get_mut(&key) {
+                known.count += 1;
+                continue;
+            }
+            let mut one = Found {
+                transport: *transport,
+                seed: failed,
+                step,
+                fault,
+                count: 1,
+                shrunk: None,
+                after: begin.elapsed(),
+            };
+            if options.shrink {
+                one.shrunk = shrink::shrink(*transport, failed, &one.fault);
+            }
+            if !options.json {
+                print_found(&one);
+            }
+            found.insert(key, one);
+        }
+    }
+    let found: Vec<Found> = found.into_values().collect();
+    if options.json {
+        print_json(options, &tallies, &found)
+    } else {
+        print_tallies(&tallies, &found)
+    }
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn names(transports: &[Transport]) -> String {
+    transports.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn print_found(found: &Found) {
+    let Found { transport, seed, step, fault, shrunk, after, .. } = found;
+    println!(
+        "\nFAULT {} over {}, seed {seed}, step {step}, after {:.1} s",
+        fault.kind,
+        transport.name(),
+        after.as_secs_f64()
+    );
+    println!("  {}", fault.text);
+    let plan = Plan::new(*seed, *transport);
+    if let Some((kept, all)) = shrunk {
+        println!(
+            "  {} of {all} steps are enough: percale-search show {} {seed} {}",
+            kept.len(),
+            transport.name(),
+            shrink::text(kept)
+        );
+        let settings = &plan.settings;
+        println!("  {settings:?}");
+        kept.iter().take(SHOWN).for_each(|index| println!("  {index:>4}  {:?}", plan.steps[*index]));
+    } else {
+        println!("  percale-search show {} {seed}", transport.name());
+    }
+}
+
+fn print_tallies(tallies: &[(Transport, Tally)], found: &[Found]) {
+    println!(
+        "\n{:<10}{:>10}{:>13}{:>11}{:>9}{:>13}{:>8}",
+        "transport", "runs", "operations", "lives", "seconds", "operations/s", "faults"
+    );
+    for (transport, Tally { runs, done, seconds, faults }) in tallies {
+        let rate = done.operations as f64 / seconds.max(0.001);
+        let Done { operations, lives, .. } = done;
+        println!("{:<10}{runs:>10}{operations:>13}{lives:>11}{seconds:>9.1}{rate:>13.0}{faults:>8}", transport.name());
+    }
+    for one in found {
+        println!("{:<10}{:>6} x  {} (seed {})", one.transport.name(), one.count, one.fault.kind, one.seed);
+    }
+}
+
+/// Text as JSON has it.
+fn quoted(text: &str) -> String {
+    let letter = |letter: char| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        letter if letter.is_control() => format!("\\u{:04x}", u32::from(letter)),
+        letter => letter.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(letter).collect::<String>())
+}
+
+fn print_json(options: &Options, tallies: &[(Transport, Tally)], found: &[Found]) {
+    let transports = tallies.iter().map(|(transport, tally)| {
+        let Tally { runs, done: Done { operations, lives, .. }, seconds, faults } = tally;
+        let name = quoted(transport.name());
+        format!(
+            "{{\"transport\":{name},\"runs\":{runs},\"operations\":{operations},\"lives\":{lives},\"seconds\":{seconds:.1},\"faults\":{faults}}}"
+        )
+    });
+    let faults = found.iter().map(|one| {
+        let Found { transport, seed, step, fault, count, shrunk, .. } = one;
+        let (name, kind, text) = (quoted(transport.name()), quoted(fault.kind), quoted(&fault.text));
+        let steps = shrunk.as_ref().map_or_else(|| "null".into(), |(kept, _)| quoted(&shrink::text(kept)));
+        format!(
+            "{{\"transport\":{name},\"seed\":{seed},\"step\":{step},\"kind\":{kind},\"text\":{text},\"count\":{count},\"steps\":{steps}}}"
+        )
+    });
+    let (transports, faults) = (transports.collect::<Vec<_>>().join(","), faults.collect::<Vec<_>>().join(","));
+    println!("{{\"seed\":{},\"transports\":[{transports}],\"faults\":[{faults}]}}", options.seed);
+}

@@ -1,0 +1,136 @@
+//! Runs helpers and reads what they say.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::{Done, Fault, Transport};
+
+/// What a helper did.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) runs: u64,
+    pub(super) done: Done,
+    /// The seed after the last one that it took.
+    pub(super) next: u64,
+    /// The seed of the run that found a fault, the step, and the fault.
+    pub(super) fault: Option<(u64, usize, Fault)>,
+}
+
+/// A run that says nothing for so long hangs.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Kinds of faults, whose names the helper writes.
+const KINDS: [&str; 32] = [
+    "unknown context",
+    "ended twice",
+    "silent success reported",
+    "failed without a cause",
+    "nameless message",
+    "bytes that nobody sent",
+    "arrived twice",
+    "wrong endpoint",
+    "wrong receive",
+    "wrong length",
+    "wrong tag",
+    "wrong data",
+    "wrong source",
+    "wrong bytes",
+    "wrong order",
+    "written beside",
+    "written after its end",
+    "address not given back",
+    "refused without a cause",
+    "no error",
+    "reported elsewhere",
+    "finished handle acted",
+    "foreign buffer",
+    "message lost",
+    "shared receive never ended",
+    "send never ended",
+    "receive never ended",
+    "never ended",
+    "wakers kept",
+    "reservations kept",
+    "freed memory written",
+    "panicked",
+];
+
+fn kind(name: &str) -> &'static str {
+    if let Some(known) = KINDS.iter().find(|kind| **kind == name) {
+        return known;
+    }
+    // A few names for the length of the program.
+    Box::leak(name.to_owned().into_boxed_str())
+}
+
+/// Makes runs from a seed on, for so long; or one, of these steps.
+pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
+    let program = std::env::current_exe().expect("the program has a path");
+    let mut command = Command::new(program);
+    command.arg("child").arg(transport.name()).arg(seed.to_string()).arg(time.as_millis().to_string()).args(kept);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("a helper");
+    let (lines, said) = channel();
+    let output = child.stdout.take().expect("it is piped");
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let errors = child.stderr.take().expect("it is piped");
+    let errors = std::thread::spawn(move || {
+        let lines: Vec<String> = BufReader::new(errors).lines().map_while(Result::ok).collect();
+        let last = lines.len().saturating_sub(4);
+        lines[last..].join(" ")
+    });
+    let mut batch = Batch { runs: 0, done: Done::default(), next: seed, fault: None };
+    let mut running = None;
+    loop {
+        let silence = if kept.is_some() { SILENCE / 5 } else { SILENCE };
+        let line = match said.recv_timeout(silence * crate::watchdog::patience()) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let text = format!("the run said nothing for {} s", silence.as_secs());
+                batch.fault = Some((running.unwrap_or(seed), 0, Fault::new("hang", text)));
+                child.kill().unwrap_or_default();
+                break;
+            }
+        };
+        let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match first {
+            "s" => {
+                running = rest.parse().ok();
+                batch.next = running.unwrap_or(seed).wrapping_add(1);
+            }
+            "e" => {
+                let mut numbers = rest.split(' ').map(|number| number.parse().unwrap_or(0));
+                batch.runs += 1;
+                batch.done.operations += numbers.next().unwrap_or(0);
+                batch.done.lives += numbers.next().unwrap_or(0);
+                running = None;
+            }
+            "f" => {
+                let mut parts = rest.splitn(3, '|');
+                let name = parts.next().unwrap_or_default();
+                let step = parts.next().and_then(|step| step.parse().ok()).unwrap_or(0);
+                let fault = Fault::new(kind(name), parts.next().unwrap_or_default());
+                batch.fault = Some((running.unwrap_or(seed), step, fault));
+            }
+            _ => {}
+        }
+    }
+    let status = child.wait().expect("a helper ends");
+    reader.join().unwrap_or_default();
+    let errors = errors.join().unwrap_or_default();
+    if batch.fault.is_none() && status.code() != Some(0) {
+        let name = status.signal().map_or_else(|| "ended early".to_owned(), |signal| format!("signal {signal}"));
+        batch.fault = Some((running.unwrap_or(seed), 0, Fault::new(kind(&name), errors)));
+    }
+    batch
+}

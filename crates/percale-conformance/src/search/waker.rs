@@ -1,0 +1,78 @@
+//! Wakers as applications might write them: they note that they were called, panic, or call an endpoint, when they are woken or dropped.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use super::step::Waking;
+
+/// What a waker's panic says.
+pub(super) const PANIC: &str = "a waker of the application panics";
+
+/// Wakers that have not been dropped.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+type Call = Box<dyn Fn()>;
+
+thread_local! {
+    /// What wakers call: whatever the run's thread has for them.
+    static CALLED: RefCell<Option<std::rc::Rc<Call>>> = const { RefCell::new(None) };
+}
+
+/// What wakers that call an endpoint do on this thread.
+pub(super) fn set_call(call: Option<Call>) {
+    CALLED.with(|called| *called.borrow_mut() = call.map(std::rc::Rc::new));
+}
+
+fn call() {
+    let call = CALLED.try_with(|called| called.borrow().clone()).ok().flatten();
+    if let Some(call) = call {
+        (*call)();
+    }
+}
+
+/// Wakers that have not been dropped.
+pub(super) fn live() -> usize {
+    LIVE.load(Ordering::Acquire)
+}
+
+/// A waker that is watched.
+#[derive(Debug)]
+pub(super) struct Bell {
+    waking: Waking,
+    pub(super) is_woken: AtomicBool,
+}
+
+impl Bell {
+    pub(super) fn new(waking: Waking) -> (Arc<Self>, Waker) {
+        LIVE.fetch_add(1, Ordering::AcqRel);
+        let bell = Arc::new(Self { waking, is_woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&bell));
+        (bell, waker)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        match self.waking {
+            Waking::Quiet | Waking::CallsOnDrop => {}
+            Waking::Panics => std::panic::panic_any(PANIC),
+            Waking::Calls => call(),
+        }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::AcqRel);
+        if self.waking == Waking::CallsOnDrop {
+            call();
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Regions, and what is read and written there.
+//!
+//! A region has blocks; one operation at a time uses a block, so that what must be there is known. The last two blocks hold a word each,
+//! for atomic operations.
+
+#![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
+
+use std::collections::HashMap;
+
+use percale::{
+    Access, AtomicOp, AtomicWork, Buffer, Datatype, OpFlags, RawRegion, Region, RemoteMemory, RemotePieces, RmaWork,
+    Segments,
+};
+
+use super::handles::Handle;
+use super::{World, on};
+use crate::search::ledger::{Fault, Life, Verdict};
+use crate::search::lent::Lent;
+use crate::search::payload;
+use crate::search::step::{AccessBy, BLOCKS};
+
+/// Bytes of a block.
+const BLOCK: usize = 600;
+/// Blocks that hold words.
+const WORDS: usize = 2;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// What this operation wrote.
+    Of(u64),
+    /// This number.
+    Word(u64),
+    /// Nobody knows: an operation failed.
+    Unknown,
+}
+
+enum Memory {
+    Safe(Region),
+    Raw(RawRegion, Lent),
+}
+
+struct Known {
+    place: usize,
+    name: RemoteMemory,
+    /// None once it was closed.
+    memory: Option<Memory>,
+    blocks: [Content; BLOCKS],
+    used: [Option<u64>; BLOCKS],
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+struct Accessing {
+    region: usize,
+    block: usize,
+    what: What,
+    life: Life,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Write,
+    Read,
+    /// What is added, and whether the value from before is fetched.
+    Add(u64, bool),
+    /// Compared, and written if equal.
+    Swap(u64, u64),
+}
+
+/// The regions of a run.
+#[derive(Default)]
+pub(super) struct Regions {
+    known: Vec<Known>,
+    under_way: HashMap<u64, Accessing>,
+}
+
+impl Regions {
+    /// An endpoint was closed: what it had under way may have been done, and may not.
+    pub(super) fn closed(&mut self, life: Life) {
+        let gone: Vec<u64> = self.under_way.iter().filter(|(_, one)| one.life == life).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.lose(id);
+        }
+    }
+
+    /// Nobody knows what became of an operation, or when: its block is used no more.
+    pub(super) fn lose(&mut self, id: u64) {
+        if let Some(one) = self.under_way.remove(&id) {
+            self.known[one.region].blocks[one.block] = Content::Unknown;
+        }
+    }
+}
+
+impl World {
+    pub(super) fn register(&mut self, at: usize, raw: bool) -> Verdict {
+        if self.regions.known.iter().filter(|one| one.memory.is_some()).count() >= 6 {
+            return Ok(());
+        }
+        let domain = self.seats[at].domain.clone();
+        let len = BLOCK * BLOCKS;
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let id = self.ledger.number();
+        let mut bytes = vec![0; len];
+        for block in 0..BLOCKS - WORDS {
+            payload::fill(id, &mut bytes[block * BLOCK..(block + 1) * BLOCK]);
+        }
+        let refused =
+            |error: &dyn std::fmt::Display| Fault::new("refused without a cause", format!("a region: {error}"));
+        let (memory, name) = if raw {
+            let lent = self.lender.lend(len)?;
+            lent.write(&bytes);
+            // SAFETY: the memory is kept until the region is closed.
+            let region = unsafe { domain.registration(access).raw(&[lent.segment()], true) };
+            let region = region.map_err(|error| refused(&error))?;
+            let name = region.remote();
+            (Memory::Raw(region, lent), name)
+        } else {
+            let region = domain.register(bytes, access).map_err(|error| refused(&error))?;
+            let name = region.remote();
+            (Memory::Safe(region), name)
+        };
+        let mut blocks = [Content::Of(id); BLOCKS];
+        blocks[BLOCKS - WORDS..].fill(Content::Word(0));
+        self.regions.known.push(Known { place: at, name, memory: Some(memory), blocks, used: [None; BLOCKS] });
+        Ok(())
+    }
+
+    /// Closes a region; with `forget` it is dropped instead, and its memory is lost.
+    pub(super) fn deregister(&mut self, at: usize, nth: usize, forget: bool) -> Verdict {
+        let theirs: Vec<usize> = (0..self.regions.known.len())
+            .filter(|index| self.regions.known[*index].place == at && self.regions.known[*index].memory.is_some())
+            .collect();
+        let Some(index) = theirs.get(nth).copied() else { return Ok(()) };
+        for (id, one) in &self.regions.under_way {
+            if one.region == index
+                && let Some(operation) = self.ledger.operation_mut(*id)
+            {
+                operation.may_be_denied = true;
+            }
+        }
+        let known = &mut self.regions.known[index];
+        let id = index as u64 | 1 << 48;
+        match known.memory.take() {
+            None => Ok(()),
+            Some(Memory::Safe(region)) if forget => {
+                drop(region);
+                Ok(())
+            }
+            Some(Memory::Safe(region)) => match region.close() {
+                Ok(buffer) => {
+                    let bytes = buffer.into_vec();
+                    self.holds(index, &bytes)?;
+                    self.returns.keep(id, bytes)
+                }
+                Err(error) => {
+                    self.regions.known[index].memory = Some(Memory::Safe(error.into_region()));
+                    Ok(())
+                }
+            },
+            Some(Memory::Raw(region, lent)) => match region.close() {
+                Ok(()) => {
+                    let bytes = lent.read(0, lent.len());
+                    self.holds(index, &bytes)?;
+                    let watch = self.watch();
+                    self.lender.take_back(id, lent, watch)
+                }
+                Err(error) => {
+                    self.regions.known[index].memory = Some(Memory::Raw(error.into_region(), lent));
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// Whether a region's memory holds what was written there.
+    fn holds(&self, index: usize, bytes: &[u8]) -> Verdict {
+        let known = &self.regions.known[index];
+        for (block, content) in known.blocks.iter().enumerate() {
+            if known.used[block].is_some() {
+                continue;
+            }
+            let bytes = &bytes[block * BLOCK..(block + 1) * BLOCK];
+            let wrong = match content {
+                Content::Of(id) => payload::describe(*id, bytes),
+                Content::Word(value) => {
+                    let found = word(bytes);
+                    (found != *value).then(|| format!("the word is {found:#x}, not {value:#x}"))
+                }
+                Content::Unknown => None,
+            };
+            if let Some(why) = wrong {
+                return Err(Fault::new("wrong memory", format!("block {block} of region {index}: {why}")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn access(
+        &mut self,
+        at: usize,
+        to: usize,
+        block: usize,
+        by: AccessBy,
+        slot: usize,
+        fenced: bool,
+    ) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        // Now and then one that was closed: its key is dead.
+        let theirs: Vec<usize> =
+            (0..self.regions.known.len()).filter(|index| self.regions.known[*index].place == to).collect();
+        let Some(region) = theirs.iter().rev().nth(block % 3).or(theirs.last()).copied() else { return Ok(()) };
+        let is_word = matches!(by, AccessBy::Add | AccessBy::SafeAdd | AccessBy::Swap(_) | AccessBy::AddInject);
+        let block = if is_word { BLOCKS - 1 - block % WORDS } else { block % (BLOCKS - WORDS) };
+        let known = &mut self.regions.known[region];
+        if known.used[block].is_some() || known.blocks[block] == Content::Unknown {
+            return Ok(());
+        }
+        let is_safe = matches!(by, AccessBy::SafeWrite | AccessBy::SafeRead | AccessBy::SafeAdd);
+        if is_safe && self.held[slot].is_some() {
+            return Ok(());
+        }
+        let is_dead = known.memory.is_none();
+        let id = self.ledger.number();
+        let len = if is_word { 8 } else { BLOCK };
+        let begin = (block * BLOCK) as u64;
+        let remote = known.name.slice(begin..begin + len as u64);
+        let value = match known.blocks[block] {
+            Content::Word(value) => value,
+            _ => 0,
+        };
+        let operand = id << 8;
+        let what = match by {
+            AccessBy::Write | AccessBy::WriteInject | AccessBy::SafeWrite => What::Write,
+            AccessBy::Read | AccessBy::SafeRead => What::Read,
+            AccessBy::Add | AccessBy::SafeAdd => What::Add(operand, true),
+            AccessBy::AddInject => What::Add(operand, false),
+            AccessBy::Swap(_) => What::Swap(if id.is_multiple_of(3) { value ^ 1 } else { value }, operand),
+        };
+        known.used[block] = Some(id);
+        self.enter(id, if is_safe { "safe access" } else { "access" }, at, Some(to), true);
+        if let Some(operation) = self.ledger.operation_mut(id) {
+            (operation.may_be_denied, operation.must_be_denied) = (is_dead, is_dead);
+        }
+        self.regions.under_way.insert(id, Accessing { region, block, what, life });
+        let peer = self.name(to);
+        if is_safe {
+            let read = matches!(by, AccessBy::SafeRead);
+            let buffer = if read { vec![0; len] } else { payload::of(id, len) };
+            // An operation that gives a number has a buffer of its own.
+            let is_theirs = matches!(by, AccessBy::SafeAdd);
+            let place = if is_theirs { (0, 0) } else { (buffer.as_ptr().addr(), len) };
+            let buffer = Buffer::from(buffer);
+            let started: Result<Box<dyn Handle>, _> = match by {
+                AccessBy::SafeRead => {
+                    on!(port, endpoint => endpoint.read(peer, remote, buffer).start().map(|one| Box::new(one) as Box<dyn Handle>))
+                }
+                AccessBy::SafeWrite => {
+                    on!(port, endpoint => endpoint.write(peer, buffer, remote).start().map(|one| Box::new(one) as Box<dyn Handle>))
+                }
+                _ => on!(port, endpoint => {
+                    endpoint.fetch_add(peer, remote, operand).start().map(|one| Box::new(one) as Box<dyn Handle>)
+                }),
+            };
+            if started.is_err() {
+                self.never(id);
+            }
+            return self.keep(id, Some(life), slot, place, started);
+        }
+        let mut flags = OpFlags::COMPLETION;
+        flags.set(OpFlags::FENCE, fenced);
+        let inject = matches!(by, AccessBy::WriteInject | AccessBy::AddInject | AccessBy::Swap(true));
+        flags.set(OpFlags::INJECT, inject);
+        let lend = |world: &mut Self, bytes: &[u8]| {
+            let lent = world.lender.lend(bytes.len())?;
+            lent.write(bytes);
+            Ok(lent)
+        };
+        // What is read from, which an injected operation gives back at once; and what is written to.
+        let (mut sources, mut kept) = (Vec::new(), Vec::new());
+        let posted = match what {
+            What::Write | What::Read => {
+                let lent = lend(self, &payload::of(id, len))?;
+                let (local, pieces) = (Segments::one(lent.segment()), RemotePieces::one(remote));
+                let segment = lent.segment();
+                let work = RmaWork { peer, local, remote: pieces, data: None, context: id, flags };
+                let is_read = matches!(what, What::Read);
+                if is_read {
+                    kept.push(lent)
+                } else {
+                    sources.push(lent)
+                }
+                let by_one = id.is_multiple_of(2);
+                // The buffer is kept in `lent` until the operation has ended or, injected, was posted.
+                on!(port, endpoint => match (is_read, by_one) {
+                    // SAFETY: see above.
+                    (true, false) => unsafe { endpoint.post_read(&work) },
+                    // SAFETY: see above.
+                    (true, true) => unsafe { endpoint.post_read_one(peer, segment, remote, id, flags) },
+                    // SAFETY: see above.
+                    (false, false) => unsafe { endpoint.post_write(&work) },
+                    // SAFETY: see above.
+                    (false, true) => unsafe { endpoint.post_write_one(peer, segment, remote, id, flags) },
+                })
+            }
+            What::Add(..) | What::Swap(..) => {
+                let operand = lend(self, &operand.to_le_bytes())?;
+                let result = lend(self, &[0; 8])?;
+                let mut work = AtomicWork {
+                    peer,
+                    op: AtomicOp::Sum,
+                    datatype: Datatype::U64,
+                    operand: Segments::one(operand.segment()),
+                    compare: None,
+                    result: matches!(what, What::Add(_, true) | What::Swap(..))
+                        .then(|| Segments::one(result.segment())),
+                    remote,
+                    data: None,
+                    context: id,
+                    flags,
+                };
+                sources.push(operand);
+                kept.push(result);
+                if let What::Swap(expected, _) = what {
+                    let compare = lend(self, &expected.to_le_bytes())?;
+                    (work.op, work.compare) = (AtomicOp::Cswap, Some(Segments::one(compare.segment())));
+                    sources.push(compare);
+                }
+                // SAFETY: as above.
+                on!(port, endpoint => unsafe { endpoint.post_atomic(&work) })
+            }
+        };
+        // The result, if there is one, comes first.
+        kept.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
+        self.lent.insert(id, kept);
+        for lent in sources {
+            let watch = self.watch();
+            self.lender.take_back(id, lent, watch)?;
+        }
+        posted.or_else(|error| {
+            self.never(id);
+            self.refused(id, &error)
+        })
+    }
+
+    /// An access was refused.
+    fn never(&mut self, id: u64) {
+        if let Some(one) = self.regions.under_way.remove(&id) {
+            self.regions.known[one.region].used[one.block] = None;
+        }
+    }
+
+    /// An access ended: what it read is checked, what it wrote is known. `got` is what it gave, of a safe one.
+    pub(super) fn accessed(&mut self, id: u64, is_good: bool, got: Option<&[u8]>) -> Verdict {
+        let Some(one) = self.regions.under_way.remove(&id) else { return Ok(()) };
+        let Accessing { region, block, what, .. } = one;
+        let known = &mut self.regions.known[region];
+        known.used[block] = None;
+        if !is_good {
+            if !matches!(what, What::Read) {
+                known.blocks[block] = Content::Unknown;
+            }
+            return Ok(());
+        }
+        let lent = self.lent.get(&id).and_then(|lent| lent.first());
+        let bytes = got.map_or_else(|| lent.map(|lent| lent.read(0, lent.len())).unwrap_or_default(), <[u8]>::to_vec);
+        let content = known.blocks[block];
+        let wrong = |why: String| {
+            Err(Fault::new("wrong memory", format!("access {id} to block {block} of region {region}: {why}")))
+        };
+        match (what, content) {
+            (What::Write, _) => known.blocks[block] = Content::Of(id),
+            (What::Read, Content::Of(of)) => {
+                if let Some(why) = payload::describe(of, &bytes) {
+                    return wrong(why);
+                }
+            }
+            (What::Add(operand, fetches), Content::Word(value)) => {
+                known.blocks[block] = Content::Word(value.wrapping_add(operand));
+                if fetches && word(&bytes) != value {
+                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                }
+            }
+            (What::Swap(expected, new), Content::Word(value)) => {
+                known.blocks[block] = Content::Word(if expected == value { new } else { value });
+                if word(&bytes) != value {
+                    return wrong(format!("it fetched {:#x}, and {value:#x} was there", word(&bytes)));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Closes every region.
+    pub(super) fn close_regions(&mut self) -> Verdict {
+        for place in 0..self.seats.len() {
+            for _ in 0..8 {
+                self.deregister(place, 0, false)?;
+            }
+        }
+        match self.regions.known.iter().position(|one| one.memory.is_some()) {
+            Some(index) => {
+                Err(Fault::new("region never closed", format!("region {index} is in use, and nobody uses it")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.get(..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}

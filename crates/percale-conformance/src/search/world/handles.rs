@@ -1,0 +1,543 @@
+//! Operations of the safe API, and what is done with their handles.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use percale::endpoint::Ownership;
+use percale::endpoint::safe::{Accessing, Cause, OperationError, Received, Receiving, Sending};
+use percale::{Buffer, Endpoint, ErrorCode, PeerAddress, PostError, SharedReceiving};
+
+use super::{Place, World, on};
+use crate::search::ledger::{Criteria, Fault, Home, Life, Receive, Report, Verdict};
+use crate::search::payload;
+use crate::search::step::{HandleStep, Level};
+use crate::search::waker::Bell;
+
+/// How an operation of the safe API ended.
+pub(super) enum Outcome {
+    /// A send, or an access: the buffer.
+    Buffer(Buffer),
+    /// A message.
+    Received(Received),
+    /// A number.
+    Value(u64),
+    /// It failed.
+    Failed(OperationError),
+}
+
+/// A handle of an operation, whichever.
+pub(super) trait Handle {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
+    fn is_ready(&self) -> bool;
+    /// `None` if this kind cannot be cancelled.
+    fn cancel(&self) -> Option<bool> {
+        None
+    }
+    /// Waits for so long; consumes the handle.
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome>;
+}
+
+fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> Outcome) -> Outcome {
+    result.map_or_else(Outcome::Failed, of)
+}
+
+impl<A: Ownership + 'static> Handle for Sending<'static, A> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, |sent| Outcome::Buffer(sent.buffer)))
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+        Some(outcome(self.wait_for(timeout), |sent| Outcome::Buffer(sent.buffer)))
+    }
+}
+
+impl<A: Ownership + 'static> Handle for Receiving<'static, A> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Received))
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn cancel(&self) -> Option<bool> {
+        Some(Self::cancel(self))
+    }
+
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+        Some(outcome(self.wait_for(timeout), Outcome::Received))
+    }
+}
+
+impl<A: Ownership + 'static> Handle for Accessing<'static, A, Buffer> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Buffer))
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+        Some(outcome(self.wait_for(timeout), Outcome::Buffer))
+    }
+}
+
+impl<A: Ownership + 'static> Handle for Accessing<'static, A, u64> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Value))
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+        Some(outcome(self.wait_for(timeout), Outcome::Value))
+    }
+}
+
+impl Handle for SharedReceiving {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Received))
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn cancel(&self) -> Option<bool> {
+        Some(Self::cancel(self))
+    }
+
+    fn wait(self: Box<Self>, _: Duration) -> Option<Outcome> {
+        self.take().map(|result| outcome(result, Outcome::Received))
+    }
+}
+
+/// A handle that the run holds.
+pub(super) struct Held {
+    pub(super) id: u64,
+    /// Whose; none of a shared receive.
+    pub(super) life: Option<Life>,
+    handle: Box<dyn Handle>,
+    /// The address and the length of the buffer that the operation owns.
+    buffer: (usize, usize),
+    /// It gave its result.
+    pub(super) is_finished: bool,
+}
+
+fn place_of(buffer: &Buffer) -> (usize, usize) {
+    (buffer.as_slice().map_or(0, |bytes| bytes.as_ptr().addr()), buffer.len())
+}
+
+impl World {
+    fn is_free(&self, slot: usize) -> bool {
+        self.held[slot].is_none()
+    }
+
+    /// Keeps a handle, or enters the refusal.
+    pub(super) fn keep(
+        &mut self,
+        id: u64,
+        life: Option<Life>,
+        slot: usize,
+        buffer: (usize, usize),
+        started: Result<Box<dyn Handle>, OperationError>,
+    ) -> Verdict {
+        match started {
+            Ok(handle) => {
+                self.held[slot] = Some(Held { id, life, handle, buffer, is_finished: false });
+                Ok(())
+            }
+            Err(error) => {
+                self.ledger.refuse(id);
+                match error.cause {
+                    Cause::Post(PostError::Again) => Ok(()),
+                    other => Err(Fault::new("refused without a cause", format!("safe operation {id}: {other}"))),
+                }
+            }
+        }
+    }
+
+    pub(super) fn send_safe(
+        &mut self,
+        at: usize,
+        to: usize,
+        message: (usize, Option<u64>, bool),
+        level: Level,
+        slot: usize,
+    ) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        if !self.is_free(slot) {
+            return Ok(());
+        }
+        let (len, tag, data) = message;
+        let id = self.ledger.number();
+        let peer = self.name(to);
+        self.enter(id, "safe send", at, Some(to), true);
+        self.enter_message(id, at, to, message, true);
+        let buffer = Buffer::from(payload::of(id, len));
+        let place = place_of(&buffer);
+        let started = on!(port, endpoint => start_send(endpoint, peer, tag, data.then_some(id), level, buffer));
+        self.keep(id, Some(life), slot, place, started)
+    }
+
+    pub(super) fn send_safe_when(
+        &mut self,
+        at: usize,
+        to: usize,
+        len: usize,
+        (counter, threshold): (&percale::Counter, u64),
+        slot: usize,
+    ) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        if !self.is_free(slot) {
+            return Ok(());
+        }
+        let id = self.ledger.number();
+        let peer = self.name(to);
+        self.enter(id, "safe send", at, Some(to), true);
+        self.enter_message(id, at, to, (len, None, true), false);
+        let buffer = Buffer::from(payload::of(id, len));
+        let place = place_of(&buffer);
+        let started: Result<Box<dyn Handle>, _> = on!(port, endpoint => {
+            let request = endpoint.send(peer, buffer).data(id).when(counter, threshold);
+            request.start().map(|handle| Box::new(handle) as Box<dyn Handle>)
+        });
+        self.keep(id, Some(life), slot, place, started)
+    }
+
+    pub(super) fn receive_safe(
+        &mut self,
+        at: usize,
+        from: Option<usize>,
+        criteria: Criteria,
+        len: usize,
+        slot: usize,
+    ) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        if !self.is_free(slot) {
+            return Ok(());
+        }
+        let id = self.ledger.number();
+        let peer = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
+        self.enter(id, "safe receive", at, from, true);
+        self.ledger.receive(id, Receive { home: Home::Own(life), criteria, capacity: len, is_ordered: true });
+        let buffer = Buffer::from(vec![0xEE; len]);
+        let place = place_of(&buffer);
+        let started = on!(port, endpoint => start_receive(endpoint, peer, criteria.tag, buffer));
+        self.keep(id, Some(life), slot, place, started)
+    }
+
+    pub(super) fn receive_pooled(
+        &mut self,
+        from: Option<usize>,
+        criteria: Criteria,
+        len: usize,
+        slot: usize,
+    ) -> Verdict {
+        if !self.is_free(slot) || !self.settings.seats.iter().any(|seat| seat.pool) {
+            return Ok(());
+        }
+        let id = self.ledger.number();
+        self.enter_pooled(id, "safe shared receive", from);
+        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: true });
+        let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
+        let buffer = Buffer::from(vec![0xEE; len]);
+        let place = place_of(&buffer);
+        let started = self.pool.recv_from(from, criteria.tag, buffer).map(|handle| Box::new(handle) as Box<dyn Handle>);
+        self.keep(id, None, slot, place, started)
+    }
+
+    pub(super) fn handle(&mut self, slot: usize, what: HandleStep) -> Verdict {
+        let Some(held) = &mut self.held[slot] else { return Ok(()) };
+        let (id, was_finished) = (held.id, held.is_finished);
+        if was_finished && !self.settings.again && !matches!(what, HandleStep::Forget) {
+            self.held[slot] = None;
+            return Ok(());
+        }
+        match what {
+            HandleStep::Poll(waking) => {
+                let (_bell, waker) = Bell::new(waking);
+                let polled = held.handle.poll(&mut Context::from_waker(&waker));
+                match polled {
+                    Poll::Pending => Ok(()),
+                    Poll::Ready(outcome) if was_finished => again(id, &outcome),
+                    Poll::Ready(outcome) => {
+                        held.is_finished = true;
+                        let buffer = held.buffer;
+                        self.ended(id, buffer, outcome)
+                    }
+                }
+            }
+            HandleStep::Ready => {
+                _ = held.handle.is_ready();
+                Ok(())
+            }
+            HandleStep::Cancel => {
+                if held.handle.cancel() == Some(true) {
+                    if was_finished {
+                        let text = format!("the handle of safe operation {id}, which had ended, cancelled something");
+                        return Err(Fault::new("finished handle acted", text));
+                    }
+                    if let Some(operation) = self.ledger.operation_mut(id) {
+                        operation.is_cancelled = true;
+                    }
+                }
+                Ok(())
+            }
+            HandleStep::Wait => {
+                let Some(held) = self.held[slot].take() else { return Ok(()) };
+                self.let_go(id, was_finished);
+                let Some(outcome) = held.handle.wait(Duration::from_micros(1)) else { return Ok(()) };
+                if was_finished {
+                    return again(id, &outcome);
+                }
+                if matches!(&outcome, Outcome::Failed(error) if matches!(error.cause, Cause::TimedOut)) {
+                    return Ok(());
+                }
+                self.ended(id, held.buffer, outcome)
+            }
+            HandleStep::Drop | HandleStep::Forget => {
+                let Some(held) = self.held[slot].take() else { return Ok(()) };
+                self.let_go(id, was_finished);
+                match what {
+                    HandleStep::Drop => drop(held),
+                    _ => {
+                        self.done.forgot = true;
+                        std::mem::forget(held);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A handle is gone: its operation goes on without, or is cancelled; a message that it had got is lost.
+    fn let_go(&mut self, id: u64, was_finished: bool) {
+        if was_finished {
+            return;
+        }
+        self.regions.lose(id);
+        if let Some(operation) = self.ledger.operation_mut(id) {
+            operation.is_closed = true;
+        }
+        if let Some(message) = self.ledger.message_mut(id) {
+            message.may_be_lost = true;
+        }
+        if let Some(receive) = self.ledger.received_by(id).copied() {
+            for (_, message) in self.ledger.messages_mut() {
+                message.may_be_lost |= receive.criteria.fits(message);
+            }
+        }
+    }
+
+    /// All handles of an endpoint go, in a random order.
+    pub(super) fn let_go_of_handles(&mut self, life: Life, forget: bool) {
+        let slots = self.held.len();
+        let first = self.random.below(slots);
+        for slot in (0..slots).map(|slot| (slot + first) % slots) {
+            if self.held[slot].as_ref().is_some_and(|held| held.life == Some(life))
+                && let Some(held) = self.held[slot].take()
+            {
+                self.let_go(held.id, held.is_finished);
+                if forget && self.random.below(2) == 0 {
+                    self.done.forgot = true;
+                    std::mem::forget(held);
+                }
+            }
+        }
+    }
+
+    /// A safe operation ended: its outcome is checked.
+    pub(super) fn ended(&mut self, id: u64, buffer: (usize, usize), outcome: Outcome) -> Verdict {
+        let what = self.ledger.operation(id).map_or("safe operation", |operation| operation.what);
+        let ours = |found: &Buffer| {
+            if place_of(found) == buffer || buffer == (0, 0) {
+                return Ok(());
+            }
+            let text = format!("{what} {id} owned {buffer:x?} (address, bytes) and gave {:x?} back", place_of(found));
+            Err(Fault::new("foreign buffer", text))
+        };
+        let (found, result) = match outcome {
+            Outcome::Value(value) => {
+                self.accessed(id, true, Some(&value.to_le_bytes()))?;
+                (None, Ok(()))
+            }
+            Outcome::Buffer(found) if what == "safe access" => {
+                ours(&found)?;
+                self.accessed(id, true, found.as_slice())?;
+                (Some(found), Ok(()))
+            }
+            Outcome::Buffer(found) => {
+                ours(&found)?;
+                if let Some(why) = found.as_slice().and_then(|bytes| payload::describe(id, bytes)) {
+                    return Err(Fault::new("wrong bytes", format!("the buffer that {what} {id} gave back: {why}")));
+                }
+                (Some(found), Ok(()))
+            }
+            Outcome::Received(received) => {
+                ours(&received.buffer)?;
+                self.took(id, &received)?;
+                (Some(received.buffer), Ok(()))
+            }
+            Outcome::Failed(OperationError { cause, buffer: found, .. }) => {
+                if let Some(found) = &found {
+                    ours(found)?;
+                }
+                match cause {
+                    Cause::Completion(error) => (found, Err((error.error, error.text.to_string(), error))),
+                    Cause::Post(_) if self.ledger.operation(id).is_some_and(|operation| operation.may_fail) => {
+                        self.ledger.end(id, Ok(()))?;
+                        return Ok(());
+                    }
+                    other => return Err(Fault::new("failed without a cause", format!("{what} {id}: {other}"))),
+                }
+            }
+        };
+        let result = match result {
+            Ok(()) => Ok(()),
+            Err((code, text, error)) => {
+                if code == ErrorCode::Truncated
+                    && let (Some(receive), Some(found)) = (self.ledger.received_by(id).copied(), &found)
+                {
+                    self.took_part(id, &receive, &error, found)?;
+                }
+                Err((code, text))
+            }
+        };
+        self.over(id, result.as_ref().copied().map_err(|(code, text)| (*code, text.as_str())))?;
+        if let Some(found) = found {
+            self.returns.keep(id, found.into_vec())?;
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, id: u64, received: &Received) -> Verdict {
+        let Some(receive) = self.ledger.received_by(id).copied() else { return Ok(()) };
+        let bytes = received.to_vec();
+        let source = self.source(received.source.unwrap_or(PeerAddress::UNSPECIFIED))?;
+        let tag = receive.criteria.tag.map(|_| received.tag);
+        let (len, data) = (received.len, received.data);
+        let report = Report { len, tag, data, source, bytes: &bytes, overflow: 0, offset: 0 };
+        self.took_report(id, &report)
+    }
+
+    fn took_part(&mut self, id: u64, receive: &Receive, error: &percale::ErrorEntry, found: &Buffer) -> Verdict {
+        let entry = &error.entry;
+        let len = entry.len as usize;
+        if len > found.len() {
+            return Err(Fault::new(
+                "wrong length",
+                format!("safe receive {id}: {len} bytes in a buffer of {}", found.len()),
+            ));
+        }
+        let mut bytes = vec![0; len];
+        found.copy_to(0, &mut bytes);
+        let data = entry.flags.contains(percale::CompletionFlags::REMOTE_DATA).then_some(entry.data);
+        let source = self.source(entry.source)?;
+        let tag = receive.criteria.tag.map(|_| entry.tag);
+        let overflow = error.overflow as usize;
+        self.took_report(id, &Report { len, tag, data, source, bytes: &bytes, overflow, offset: 0 })
+    }
+
+    fn took_report(&mut self, id: u64, report: &Report<'_>) -> Verdict {
+        let number = report.data.or_else(|| payload::name_of(report.bytes));
+        let Some(number) = number else { return Ok(()) }; // A truncated message without data: nothing names it.
+        let at = self.ledger.operation(id).and_then(|operation| operation.at);
+        let place = match at {
+            Some(life) => self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life)),
+            None => self.ledger.message(number).map(|message| message.to.0 as usize),
+        };
+        let place = place.unwrap_or(usize::MAX);
+        let life = at.or_else(|| self.seats.get(place)?.open.as_ref().map(|open| open.life));
+        let life = life.unwrap_or(Life(u32::MAX));
+        self.ledger.arrive((life, Place(place as u32)), id, report).map(|_| ())
+    }
+
+    /// Ends the handles that are held: those that are over are looked at, the others cancelled. Says whether any is left that must end.
+    pub(super) fn settle_handles(&mut self, cancel: bool) -> Verdict<usize> {
+        let mut left = 0;
+        for slot in 0..self.held.len() {
+            let Some(held) = &mut self.held[slot] else { continue };
+            if held.is_finished {
+                continue;
+            }
+            let (id, buffer) = (held.id, held.buffer);
+            if cancel
+                && held.handle.cancel() == Some(true)
+                && let Some(operation) = self.ledger.operation_mut(id)
+            {
+                operation.is_cancelled = true;
+            }
+            let polled = held.handle.poll(&mut Context::from_waker(std::task::Waker::noop()));
+            match polled {
+                Poll::Pending => left += 1,
+                Poll::Ready(outcome) => {
+                    held.is_finished = true;
+                    self.ended(id, buffer, outcome)?;
+                }
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// A handle that had given its result gave another.
+fn again(id: u64, outcome: &Outcome) -> Verdict {
+    let what = match outcome {
+        Outcome::Received(received) => format!("a message of {} bytes", received.len),
+        Outcome::Buffer(buffer) => format!("a buffer of {} bytes", buffer.len()),
+        Outcome::Value(value) => format!("the value {value}"),
+        Outcome::Failed(OperationError { buffer: Some(buffer), .. }) => {
+            format!("an error with a buffer of {} bytes", buffer.len())
+        }
+        Outcome::Failed(_) => return Ok(()),
+    };
+    Err(Fault::new("finished handle acted", format!("the handle of safe operation {id}, which had ended, gave {what}")))
+}
+
+fn start_send<A: Ownership + 'static>(
+    endpoint: &'static Endpoint<A>,
+    peer: PeerAddress,
+    tag: Option<u64>,
+    data: Option<u64>,
+    level: Level,
+    buffer: Buffer,
+) -> Result<Box<dyn Handle>, OperationError> {
+    let mut request = match tag {
+        Some(tag) => endpoint.tagged_send(peer, tag, buffer),
+        None => endpoint.send(peer, buffer),
+    };
+    if let Some(data) = data {
+        request = request.data(data);
+    }
+    if level.level >= 2 {
+        request = request.delivered();
+    }
+    if level.fenced {
+        request = request.fenced();
+    }
+    request.start().map(|handle| Box::new(handle) as Box<dyn Handle>)
+}
+
+fn start_receive<A: Ownership + 'static>(
+    endpoint: &'static Endpoint<A>,
+    peer: PeerAddress,
+    tag: Option<(u64, u64)>,
+    buffer: Buffer,
+) -> Result<Box<dyn Handle>, OperationError> {
+    let request = match tag {
+        Some((tag, ignore)) => endpoint.tagged_recv(tag, ignore, buffer),
+        None => endpoint.recv(buffer),
+    };
+    let request = if peer.is_specified() { request.from(peer) } else { request };
+    request.start().map(|handle| Box::new(handle) as Box<dyn Handle>)
+}

@@ -1,0 +1,110 @@
+//! Opening and closing endpoints.
+
+use super::{Open, Place, Port, World, on};
+use crate::search::ledger::{Fault, Life, Verdict};
+use crate::search::step::Transport;
+use crate::search::waker;
+
+impl World {
+    /// Opens an endpoint at a place, at the place's address or a new one.
+    pub(super) fn open(&mut self, place: usize, moved: bool) -> Verdict {
+        let seating = self.settings.seats[place];
+        let seat = &mut self.seats[place];
+        let mut address = seat.address;
+        if moved {
+            address.set_port(if self.settings.transport == Transport::Sim { 2_000 + self.lives as u16 } else { 0 });
+        }
+        let mut builder = seat.domain.endpoint().vector(&seat.vector).event_queue(&seat.events);
+        if let Some(queue) = seating.queue {
+            let queue = &self.queues[usize::from(queue)];
+            builder = builder.transmit_queue(queue).receive_queue(queue);
+        }
+        if seating.pool {
+            builder = builder.shared_receive(&self.pool);
+        }
+        if seating.counted {
+            builder = builder.transmit_counter(&seat.counter).receive_counter(&seat.counter);
+        }
+        let text = address.to_string();
+        let opened = match seating.shared {
+            true => builder.bind_shared(&text).map(Port::shared),
+            false => builder.bind(&text).map(Port::owned),
+        };
+        let port = match opened {
+            Ok(port) => port,
+            Err(error) => {
+                let text = format!("place {place} could not be opened again at {text}: {error}");
+                return Err(Fault::new("address not given back", text));
+            }
+        };
+        let address = on!(port, endpoint => endpoint.address());
+        let is_new = seat.address != address || self.names.values().all(|other| other.0 as usize != place);
+        seat.address = address;
+        let life = Life(self.lives);
+        self.lives += 1;
+        seat.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new() });
+        if is_new {
+            // All vectors number alike.
+            for seat in &self.seats {
+                let name = seat.vector.insert(address).expect("an address");
+                self.names.insert(name.0, Place(place as u32));
+            }
+        }
+        self.set_calls();
+        Ok(())
+    }
+
+    /// What wakers that call an endpoint do: they make progress on each that is open.
+    fn set_calls(&self) {
+        let ports: Vec<Port> = self.seats.iter().filter_map(|seat| seat.open.as_ref().map(|open| open.port)).collect();
+        waker::set_call(Some(Box::new(move || {
+            for port in &ports {
+                on!(*port, endpoint => {
+                    endpoint.progress();
+                    _ = endpoint.has_receives();
+                });
+            }
+        })));
+    }
+
+    /// Closes an endpoint; its handles are dropped before, or forgotten.
+    pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
+        let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
+        self.let_go_of_handles(life, forget);
+        self.groups.forget(life, forget);
+        let Some(open) = self.seats[place].open.take() else { return Ok(()) };
+        self.seats[place].was_closed = true;
+        self.set_calls();
+        open.port.close();
+        self.regions.closed(life);
+        // Whatever was posted there may not end, but its memory is the application's again.
+        let theirs: Vec<u64> = self.ledger.pending_of(life);
+        self.ledger.harm(Some(Place(place as u32)), Some(life));
+        for id in theirs {
+            if let Some(operation) = self.ledger.operation_mut(id) {
+                operation.is_closed = true;
+            }
+            self.give_back(id)?;
+        }
+        Ok(())
+    }
+
+    /// From one owner to many threads; or a handle comes and goes.
+    pub(super) fn share(&mut self, place: usize) {
+        let Some(open) = &mut self.seats[place].open else { return };
+        match open.port {
+            Port::Shared(endpoint, _) => drop(endpoint.clone()),
+            Port::Owned(..) => {
+                let life = open.life;
+                if self.held.iter().flatten().any(|held| held.life == Some(life)) || self.groups.uses(life) {
+                    return;
+                }
+                let Some(open) = self.seats[place].open.take() else { return };
+                waker::set_call(None);
+                let port = open.port.share();
+                self.seats[place].open = Some(Open { port, ..open });
+                self.set_calls();
+            }
+        }
+    }
+}

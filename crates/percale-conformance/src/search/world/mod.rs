@@ -1,0 +1,420 @@
+//! A run in this process: the endpoints, what is lent to them, and the interpretation of steps.
+//!
+//! * `messages`: posting messages and receives, and taking reports
+//! * `handles`: operations of the safe API
+//! * `lives`: opening and closing
+//! * `accesses`: regions, and what is read and written there
+//! * `counters`: deferred and triggered work
+//! * `groups`: collectives
+//! * `settle`: bringing everything to its end, and what must hold then
+
+#![expect(unsafe_code, reason = "frees endpoints that it lent for as long as their handles live")]
+
+mod accesses;
+mod counters;
+mod groups;
+mod handles;
+mod lives;
+mod messages;
+mod settle;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use percale::transport::sim::{Network, SimOptions};
+use percale::{
+    AddressVector, CompletionQueue, Counter, Domain, Endpoint, EventQueue, Info, PeerAddress, SharedEndpoint,
+    SharedReceive, TransportKind,
+};
+
+use self::accesses::Regions;
+use self::counters::Deferrals;
+use self::groups::Groups;
+use self::handles::Held;
+use super::ledger::{Fault, Ledger, Life, Place, Verdict};
+use super::lent::{self, Lender, Lent, Returns, Watch};
+use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
+use super::waker;
+use crate::random::Random;
+
+/// An endpoint, lent to handles for as long as they live.
+#[derive(Clone, Copy, Debug)]
+enum Port {
+    Owned(&'static Endpoint, *mut Endpoint),
+    Shared(&'static SharedEndpoint, *mut SharedEndpoint),
+}
+
+/// Calls the endpoint of a port, whichever it is.
+macro_rules! on {
+    ($port:expr, $endpoint:ident => $body:expr) => {
+        match $port {
+            $crate::search::world::Port::Owned($endpoint, _) => $body,
+            $crate::search::world::Port::Shared($endpoint, _) => $body,
+        }
+    };
+}
+use on;
+
+impl Port {
+    fn owned(endpoint: Endpoint) -> Self {
+        let ptr = Box::into_raw(Box::new(endpoint));
+        // SAFETY: the box lives until `take_owned`; before that, all handles that borrow from it are dropped or forgotten.
+        Self::Owned(unsafe { &*ptr }, ptr)
+    }
+
+    fn shared(endpoint: SharedEndpoint) -> Self {
+        let ptr = Box::into_raw(Box::new(endpoint));
+        // SAFETY: as above.
+        Self::Shared(unsafe { &*ptr }, ptr)
+    }
+
+    /// For many threads, if it was for one. Nothing that borrows from it is used any more.
+    fn share(self) -> Self {
+        let Self::Owned(_, ptr) = self else { return self };
+        // SAFETY: from `Box::into_raw`, and given to nobody who still uses it.
+        let endpoint = unsafe { Box::from_raw(ptr) };
+        match endpoint.share() {
+            Ok(endpoint) => Self::shared(endpoint),
+            Err(error) => Self::owned(*error.endpoint),
+        }
+    }
+
+    /// Closes the endpoint. Nothing that borrows from it is used any more.
+    fn close(self) {
+        match self {
+            // SAFETY: from `Box::into_raw`, and given to nobody who still uses it.
+            Self::Owned(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
+            // SAFETY: as above.
+            Self::Shared(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
+        }
+    }
+}
+
+/// An open endpoint.
+#[derive(Debug)]
+struct Open {
+    life: Life,
+    port: Port,
+    /// Contexts of operations of the raw API, oldest first; those that ended are removed now and then.
+    posted: Vec<u64>,
+    /// Messages that were claimed, with what was asked for.
+    claimed: Vec<u64>,
+}
+
+/// A place: an address, and who is there.
+#[derive(Debug)]
+struct Seat {
+    address: SocketAddr,
+    vector: AddressVector,
+    domain: Domain,
+    counter: std::sync::Arc<Counter>,
+    events: EventQueue,
+    open: Option<Open>,
+    /// An endpoint was closed here before.
+    was_closed: bool,
+}
+
+/// How much was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    /// Operations that were posted.
+    pub operations: u64,
+    /// Events of lives.
+    pub lives: u64,
+    /// Handles were forgotten: their memory is lost.
+    pub forgot: bool,
+}
+
+/// The world of a run.
+pub(super) struct World {
+    settings: Settings,
+    network: Option<Network>,
+    seats: Vec<Seat>,
+    /// Which place a name in the vectors is.
+    names: BTreeMap<u64, Place>,
+    queues: Vec<CompletionQueue>,
+    pool: SharedReceive,
+    pool_posted: Vec<u64>,
+    ledger: Ledger,
+    lender: Lender,
+    returns: Returns,
+    lent: HashMap<u64, Vec<Lent>>,
+    /// Shared buffers that were released: where they were and what they held.
+    released: HashMap<u64, (u64, Vec<u8>)>,
+    held: Vec<Option<Held>>,
+    regions: Regions,
+    deferrals: Deferrals,
+    groups: Groups,
+    random: Random,
+    lives: u32,
+    step: u32,
+    done: Done,
+}
+
+/// A multiple of this program's own waits, for the real transports.
+const PORTS: u16 = 1000;
+
+impl World {
+    /// Makes the world of these settings, and opens every place.
+    fn new(settings: &Settings) -> Verdict<Self> {
+        let network = (settings.transport == Transport::Sim).then(|| {
+            let options = SimOptions {
+                delay: (100, settings.delay),
+                frame_limit: settings.frame_limit,
+                window: settings.window,
+                ..SimOptions::default()
+            };
+            Network::new(settings.network_seed, options)
+        });
+        let common = domain(settings, network.as_ref());
+        let seats = settings.seats.iter().enumerate().map(|(number, _)| {
+            let domain = if settings.one_domain { common.clone() } else { domain(settings, network.as_ref()) };
+            let address = match network {
+                Some(_) => SocketAddr::from(([10, 0, 0, 1], PORTS + number as u16)),
+                None => SocketAddr::from(([127, 0, 0, 1], 0)),
+            };
+            Seat {
+                address,
+                vector: domain.address_vector().build().expect("a vector"),
+                domain,
+                counter: std::sync::Arc::new(Counter::new()),
+                events: EventQueue::new(16),
+                open: None,
+                was_closed: false,
+            }
+        });
+        let mut world = Self {
+            seats: seats.collect(),
+            network,
+            names: BTreeMap::new(),
+            queues: (0..QUEUES).map(|_| CompletionQueue::new(2, settings.queue_limit)).collect(),
+            pool: common.shared_receive(),
+            pool_posted: Vec::new(),
+            ledger: Ledger::default(),
+            lender: Lender::default(),
+            returns: Returns::default(),
+            lent: HashMap::new(),
+            released: HashMap::new(),
+            held: (0..SLOTS + 2 * settings.seats.len()).map(|_| None).collect(),
+            regions: Regions::default(),
+            deferrals: Deferrals::new(),
+            groups: Groups::default(),
+            random: Random::new(settings.network_seed ^ 1),
+            lives: 0,
+            step: 0,
+            done: Done::default(),
+            settings: settings.clone(),
+        };
+        for place in 0..world.seats.len() {
+            world.open(place, false)?;
+        }
+        Ok(world)
+    }
+
+    /// A further domain.
+    fn domain(&self) -> Domain {
+        domain(&self.settings, self.network.as_ref())
+    }
+
+    fn place(&self, number: u8) -> usize {
+        usize::from(number) % self.seats.len()
+    }
+
+    fn port(&self, place: usize) -> Option<(Life, Port)> {
+        self.seats[place].open.as_ref().map(|open| (open.life, open.port))
+    }
+
+    /// How every vector names a place.
+    fn name(&self, place: usize) -> PeerAddress {
+        let name = self.names.iter().rev().find(|(_, of)| of.0 as usize == place).map(|(name, _)| *name);
+        PeerAddress(name.expect("each place has a name"))
+    }
+
+    /// Which place a completion names as the source.
+    fn source(&self, peer: PeerAddress) -> Verdict<Option<Place>> {
+        if !peer.is_specified() {
+            return Ok(None);
+        }
+        match self.names.get(&peer.0) {
+            Some(place) => Ok(Some(*place)),
+            None => Err(Fault::new("wrong source", format!("{peer:?} is reported as a source, and is nobody's name"))),
+        }
+    }
+
+    /// How the buffers of this operation are watched after its end.
+    fn watch(&mut self) -> Watch {
+        let (forbidden, reused) = self.settings.watch;
+        let drawn = self.random.below(16) as u8;
+        match drawn {
+            _ if drawn < forbidden => Watch::Forbid,
+            _ if drawn < forbidden.saturating_add(reused) => Watch::Reuse,
+            _ => Watch::Overwrite,
+        }
+    }
+
+    /// The operation's memory came back.
+    fn give_back(&mut self, id: u64) -> Verdict {
+        for lent in self.lent.remove(&id).unwrap_or_default() {
+            let watch = self.watch();
+            self.lender.take_back(id, lent, watch)?;
+        }
+        Ok(())
+    }
+
+    fn tick(&self, nanoseconds: u64) {
+        if let Some(network) = &self.network {
+            network.advance(nanoseconds);
+        }
+    }
+
+    fn execute(&mut self, step: Step) -> Verdict {
+        match step {
+            Step::Send { at, to, len, tag, data, by, level, slot } => {
+                let (at, to) = (self.place(at), self.place(to));
+                self.send(at, to, messages::Sent { len: len as usize, tag, data, by, level, slot: usize::from(slot) })
+            }
+            Step::Receive { at, from, tag, len, by, slot } => {
+                let (at, from) = (self.place(at), from.map(|from| self.place(from)));
+                self.receive(at, from, tag, len as usize, by, usize::from(slot))
+            }
+            Step::Look { at, from, tag, what } => {
+                let (at, from) = (self.place(at), from.map(|from| self.place(from)));
+                self.look(at, from, tag, what)
+            }
+            Step::Claimed { at, nth, discard } => self.claimed(self.place(at), usize::from(nth), discard),
+            Step::Cancel { at, nth } => {
+                self.cancel(self.place(at), usize::from(nth));
+                Ok(())
+            }
+            Step::CancelPool { nth } => {
+                self.cancel_pool(usize::from(nth));
+                Ok(())
+            }
+            Step::Poll { at, count } => self.poll(self.place(at), usize::from(count)),
+            Step::Progress { at, times } => {
+                if let Some((_, port)) = self.port(self.place(at)) {
+                    (0..times).for_each(|_| _ = on!(port, endpoint => endpoint.progress()));
+                }
+                Ok(())
+            }
+            Step::Read { queue, count } => self.read(usize::from(queue) % QUEUES, usize::from(count)),
+            Step::Tick { nanoseconds } => {
+                self.tick(nanoseconds.into());
+                Ok(())
+            }
+            Step::Handle { slot, what } => self.handle(usize::from(slot), what),
+            Step::Close { at, forget } => self.close(self.place(at), forget),
+            Step::Open { at, moved } => {
+                let place = self.place(at);
+                if self.seats[place].open.is_none() { self.open(place, moved) } else { Ok(()) }
+            }
+            Step::Share { at } => {
+                self.share(self.place(at));
+                Ok(())
+            }
+            Step::Break { nth } => {
+                if let Some(network) = &self.network {
+                    network.lose(usize::from(nth));
+                    self.ledger.harm(None, None);
+                }
+                Ok(())
+            }
+            Step::Register { at, raw } => self.register(self.place(at), raw),
+            Step::Deregister { at, nth, forget } => self.deregister(self.place(at), usize::from(nth), forget),
+            Step::Access { at, to, block, by, slot, fenced } => {
+                let (at, to) = (self.place(at), self.place(to));
+                self.access(at, to, usize::from(block), by, usize::from(slot), fenced)
+            }
+            Step::Counter { counter, what } => self.counter(usize::from(counter), what),
+            Step::SendWhen { at, to, len, counter, threshold, slot, safe } => {
+                let (at, to) = (self.place(at), self.place(to));
+                self.send_when(at, to, len as usize, (usize::from(counter), threshold.into()), usize::from(slot), safe)
+            }
+            Step::Group { at, what } => self.group(self.place(at), what),
+        }
+    }
+}
+
+fn domain(settings: &Settings, network: Option<&Network>) -> Domain {
+    // What is on the machine does not change between two runs.
+    static INFO: OnceLock<Info> = OnceLock::new();
+    let info = INFO.get_or_init(|| Info::discover().expect("discovery"));
+    let builder = info.domain().unexpected_cap(settings.unexpected);
+    let builder = match (settings.transport, network) {
+        (_, Some(network)) => builder.simulated(network),
+        (Transport::Shm, _) => builder.transport(TransportKind::Shm),
+        (Transport::Tcp, _) => builder.transport(TransportKind::Tcp),
+        _ => builder.transport(TransportKind::Loopback),
+    };
+    builder.open().expect("a domain")
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        waker::set_call(None);
+        // Handles before what they borrow from.
+        self.held.clear();
+        self.groups = Groups::default();
+        for seat in &mut self.seats {
+            if let Some(open) = seat.open.take() {
+                open.port.close();
+            }
+        }
+    }
+}
+
+/// What a panic says.
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+}
+
+/// Makes a run. Says what was done, and what broke a promise at which step.
+pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
+    lent::RUN.store(plan.seed, Ordering::Relaxed);
+    let world = catch_unwind(AssertUnwindSafe(|| World::new(&plan.settings)));
+    let mut world = match world {
+        Ok(Ok(world)) => world,
+        Ok(Err(fault)) => return (Done::default(), Err(fault), 0),
+        Err(panic) => return (Done::default(), Err(Fault::new("panicked", words(&*panic))), 0),
+    };
+    let (verdict, at) = world.steps(plan);
+    let mut done = world.done;
+    done.operations = world.ledger.posted();
+    if verdict.is_err() {
+        // What is left may be in any state: the process ends soon.
+        std::mem::forget(world);
+        return (done, verdict, at);
+    }
+    match catch_unwind(AssertUnwindSafe(|| drop(world))) {
+        Ok(()) => (done, Ok(()), at),
+        Err(panic) => (done, Err(Fault::new("panicked", words(&*panic))), at),
+    }
+}
+
+impl World {
+    fn steps(&mut self, plan: &Plan) -> (Verdict, usize) {
+        for (index, step) in plan.steps.iter().enumerate() {
+            lent::STEP.store(index, Ordering::Relaxed);
+            self.step = index as u32;
+            self.done.lives += u64::from(step.is_life());
+            if let Err(fault) = self.guarded(|world| world.execute(*step)) {
+                return (Err(fault), index);
+            }
+        }
+        lent::STEP.store(plan.steps.len(), Ordering::Relaxed);
+        (self.guarded(Self::settle), plan.steps.len())
+    }
+
+    /// A panic of one of our wakers is part of the game; any other is a fault.
+    fn guarded(&mut self, what: impl FnOnce(&mut Self) -> Verdict) -> Verdict {
+        match catch_unwind(AssertUnwindSafe(|| what(self))) {
+            Ok(verdict) => verdict,
+            Err(panic) if panic.downcast_ref::<&str>().is_some_and(|text| *text == waker::PANIC) => Ok(()),
+            Err(panic) => Err(Fault::new("panicked", words(&*panic))),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Bringing everything to its end, and what must hold then.
+
+use std::time::{Duration, Instant};
+
+use percale::CompletionQueue;
+
+use super::{World, on};
+use crate::search::ledger::{Criteria, Fault, Verdict};
+use crate::search::step::{SLOTS, Transport};
+use crate::search::waker;
+
+/// Rounds without any change after which nothing more comes, on the simulated network.
+const ROUNDS: u32 = 120;
+
+/// The same in time, elsewhere.
+const QUIET: Duration = Duration::from_millis(1_500);
+
+impl World {
+    /// Brings the run to its end.
+    pub(super) fn settle(&mut self) -> Verdict {
+        // Shared receives are reported by an endpoint, if there is one.
+        for place in 0..self.seats.len() {
+            if self.seats[place].open.is_none() {
+                self.open(place, false)?;
+            }
+        }
+        self.fire_everything()?;
+        // Everything that was sent is received.
+        self.quiet(true)?;
+        self.look_for_lost()?;
+        // What waits still is cancelled.
+        self.cancel_everything();
+        self.settle_handles(true)?;
+        self.quiet(false)?;
+        self.look_for_endless()?;
+        self.close_regions()?;
+        self.close_everything()?;
+        self.look_at_queues()?;
+        self.lender.check_all()?;
+        self.returns.check_all()
+    }
+
+    /// A round of progress.
+    fn round(&mut self) -> Verdict {
+        self.tick(20_000);
+        for place in 0..self.seats.len() {
+            self.guarded(|world| {
+                if let Some((_, port)) = world.port(place) {
+                    on!(port, endpoint => endpoint.progress());
+                }
+                world.poll(place, 16)
+            })?;
+        }
+        for queue in 0..self.queues.len() {
+            self.guarded(|world| world.read(queue, 16))?;
+        }
+        // A claimed message that nobody fetches keeps its sender waiting.
+        for place in 0..self.seats.len() {
+            self.guarded(|world| world.claimed(place, 0, false))?;
+        }
+        self.guarded(|world| world.settle_handles(false).map(|_| ()))
+    }
+
+    /// What changes while there is progress.
+    fn state(&self) -> (usize, usize, u64) {
+        let held = self.held.iter().flatten().filter(|held| !held.is_finished).count();
+        (self.ledger.pending().len(), held, self.ledger.arrivals())
+    }
+
+    /// Makes progress until nothing changes; if wanted, with receives for all that comes.
+    fn quiet(&mut self, receiving: bool) -> Verdict {
+        let mut before = self.state();
+        let (mut rounds, mut since) = (0, Instant::now());
+        loop {
+            if receiving {
+                for place in 0..self.seats.len() {
+                    self.receive_anything(place)?;
+                }
+            }
+            self.round()?;
+            let now = self.state();
+            if now != before {
+                (before, rounds, since) = (now, 0, Instant::now());
+                continue;
+            }
+            rounds += 1;
+            let is_over = if receiving { !self.misses_anything() } else { now.0 + now.1 == 0 };
+            let patience = if is_over { ROUNDS / 4 } else { ROUNDS };
+            let late = match self.settings.transport {
+                Transport::Sim | Transport::Loopback => rounds > patience,
+                _ => rounds > 20 && (is_over || since.elapsed() > QUIET),
+            };
+            if late {
+                return Ok(());
+            }
+            if self.settings.transport != Transport::Sim {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn misses_anything(&self) -> bool {
+        self.missed().is_some() || self.ledger.pending().iter().any(|id| self.ledger.received_by(*id).is_none())
+    }
+
+    /// A message that was sent and has not arrived, and should have.
+    fn missed(&self) -> Option<u64> {
+        let missing = self.ledger.messages().filter(|(id, message)| {
+            let sent = self.ledger.operation(*id).is_some_and(|operation| operation.is_over || !operation.is_reported);
+            message.arrivals == 0 && !message.may_be_lost && sent
+        });
+        missing.map(|(id, _)| id).min()
+    }
+
+    /// Keeps a receive for every message posted, tagged or not. These take no room in a queue.
+    fn receive_anything(&mut self, place: usize) -> Verdict {
+        for (index, tag) in [None, Some((0, u64::MAX))].into_iter().enumerate() {
+            let slot = SLOTS + 2 * place + index;
+            if self.held[slot].as_ref().is_some_and(|held| held.is_finished) {
+                self.held[slot] = None;
+            }
+            self.receive_safe(place, None, Criteria { from: None, tag }, 400_000, slot)?;
+        }
+        Ok(())
+    }
+
+    fn look_for_lost(&self) -> Verdict {
+        let Some(id) = self.missed() else { return Ok(()) };
+        let message = self.ledger.message(id);
+        let text = format!("message {id} was sent, nothing broke, and it never arrived: {message:?}");
+        Err(Fault::new("message lost", text))
+    }
+
+    fn cancel_everything(&mut self) {
+        let pool = self.pool.clone();
+        for id in self.ledger.pending() {
+            let Some(operation) = self.ledger.operation(id) else { continue };
+            if operation.what.starts_with("safe") {
+                continue;
+            }
+            match operation.at {
+                None => self.cancel_one(id, |id| pool.cancel(id)),
+                Some(life) => {
+                    let port = self.seats.iter().filter_map(|seat| seat.open.as_ref()).find(|open| open.life == life);
+                    if let Some(port) = port.map(|open| open.port) {
+                        self.cancel_one(id, |id| on!(port, endpoint => endpoint.cancel(id)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn look_for_endless(&self) -> Verdict {
+        let pending = self.ledger.pending();
+        let Some(first) = pending.first() else { return Ok(()) };
+        let operation = self.ledger.operation(*first);
+        let what = operation.map_or("", |operation| operation.what);
+        let kind = match what {
+            "safe shared receive" | "shared receive" | "shared multi-receive" => "shared receive never ended",
+            "send" | "safe send" | "inject" => "send never ended",
+            "receive" | "safe receive" | "multi-receive" => "receive never ended",
+            _ => "never ended",
+        };
+        let text = format!("{} operations have not ended; the first is {first}: {operation:?}", pending.len());
+        Err(Fault::new(kind, text))
+    }
+
+    fn close_everything(&mut self) -> Verdict {
+        for slot in 0..self.held.len() {
+            drop(self.held[slot].take());
+        }
+        // Whoever wakes tasks may hold one for a moment yet.
+        let since = Instant::now();
+        while waker::live() > 0 && since.elapsed() < QUIET {
+            std::thread::yield_now();
+        }
+        if waker::live() > 0 && !self.done.forgot {
+            return Err(Fault::new(
+                "wakers kept",
+                format!("{} wakers are kept though no operation is under way", waker::live()),
+            ));
+        }
+        for place in 0..self.seats.len() {
+            self.close(place, false)?;
+        }
+        Ok(())
+    }
+
+    /// Every queue has all its room again.
+    fn look_at_queues(&mut self) -> Verdict {
+        for index in 0..self.queues.len() {
+            let queue: CompletionQueue = self.queues[index].clone();
+            for _ in 0..64 {
+                self.read(index, 16)?;
+            }
+            let limit = self.settings.queue_limit;
+            let taken = (0..limit).take_while(|_| queue.reserve().is_ok()).count();
+            queue.update(|ring| (0..taken).for_each(|_| ring.unreserve()));
+            if taken < limit {
+                let text = format!(
+                    "queue {index} is empty and has room for {taken} of {limit} results: the others stay reserved"
+                );
+                return Err(Fault::new("reservations kept", text));
+            }
+        }
+        Ok(())
+    }
+}
