@@ -23,6 +23,11 @@ crate::on!(shm, tcp, verbs: {
     flt_009_a_stopped_peer_holds_up_nobody_else,
 });
 
+mod patient {
+    use super::flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead;
+    crate::on!(tcp: { flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead });
+}
+
 /// How long operations may take to fail before a test gives up; the measured time is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -284,6 +289,38 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
     helpers[0].signal(Signal::CONT);
     same(&echo.wait().expect("it goes on").to_vec(), &content(5, 300_000), "the echo of a stopped peer");
     sending.wait().expect("the send");
+}
+
+/// A peer that is stopped for four times the timeout, while more is sent than its kernel keeps, is not dead.
+fn flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
+    let _watchdog = Watchdog::new("a peer that does not read for a while is not dead");
+    let timeout = Duration::from_secs(2);
+    let open = open(transport, "127.0.0.1:0", |domain| domain.peer_timeout(timeout).socket_buffers(4096));
+    let own = open.endpoint.address().to_string();
+    let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())]);
+    let peer = open.insert(&helper.hear());
+    open.exchange(peer, 1, 100).expect("an echo");
+    let echoes: Vec<_> = (0..2000)
+        .map(|tag| open.endpoint.tagged_recv(10 + tag, 0, vec![0; 64]).from(peer).start().expect("a receive"))
+        .collect();
+    helper.signal(Signal::STOP);
+    while !is_stopped(helper.pid()) {
+        std::thread::yield_now();
+    }
+    let post = |tag| open.endpoint.tagged_send(peer, 10 + tag, content(tag, 64)).start().expect("a send");
+    let sends: Vec<_> = (0..2000).map(post).collect();
+    let until = Instant::now() + 4 * timeout;
+    while Instant::now() < until {
+        open.endpoint.wait(Some(Duration::from_millis(20)));
+        while let Some(event) = open.events.read() {
+            assert!(!matches!(event, Event::PeerDown { .. }), "{event:?}");
+        }
+    }
+    helper.signal(Signal::CONT);
+    for (sending, (tag, echo)) in sends.into_iter().zip((0..).zip(echoes)) {
+        sending.wait().expect("what was sent arrives");
+        same(&echo.wait().expect("its echo").to_vec(), &content(tag, 64), "an echo");
+    }
 }
 
 /// Whether all threads of a process are stopped.

@@ -19,6 +19,7 @@ mod onesided;
 mod resources;
 mod ring;
 mod sockets;
+mod strangers;
 mod unmapped;
 
 use percale_conformance::peers;

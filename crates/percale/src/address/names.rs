@@ -259,8 +259,8 @@ mod tests {
         // Every name that can be guessed, and names of all kinds for processes that do not have these sockets.
         let mut names =
             vec![format!("{PREFIX}/{key}/open"), format!("{PREFIX}/{key}/waits"), format!("{PREFIX}/{key}")];
-        for (stage, pid) in [("waits", 1), ("opens", 1), ("opens", std::process::id() + 1), ("opens", u32::MAX)] {
-            names.push(format!("{PREFIX}/{key}/{stage}/0000000000000000/{pid}"));
+        for pid in [1, std::process::id() + 1, u32::MAX] {
+            names.extend(["waits", "opens"].map(|stage| format!("{PREFIX}/{key}/{stage}/0000000000000000/{pid}")));
             names.push(format!("{PREFIX}/{key}/{pid}/0/0"));
         }
         let _strangers: Vec<OwnedFd> = names.iter().map(|name| bind(name).unwrap()).collect();

@@ -130,6 +130,40 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
 }
 
 #[test]
+fn con_018_flt_007_whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
+    let world = World::new();
+    let events = EventQueue::default();
+    let hostile = world.open(&events);
+    let slot = hostile.access.with(|engine| {
+        let slot = engine.core.peers.slot((world.listener.address(), 0));
+        engine.start_connecting(slot);
+        slot
+    });
+    world.turns(MANY, &[&hostile]);
+    // All of it arrives between two looks of the listener.
+    let (head, payload) = Control::Request { data: vec![1; 3] }.to_frame();
+    hostile.access.with(|engine| (0..5000).for_each(|_| send(engine, slot, head, payload.clone())));
+    let client = world.builder().connect(world.listener.address().to_string(), b"good").unwrap();
+    for _ in 0..MANY {
+        world.network.advance(1000);
+        client.progress();
+    }
+    world.turns(200, &[&client]);
+    let request = std::iter::from_fn(|| world.events.read()).find_map(|event| match event {
+        Event::ConnectionRequest(request) if request.data() == b"good" => Some(request),
+        _ => None,
+    });
+    let server = world.builder().accept(&request.expect("the honest caller's request"), b"").unwrap();
+    world.turns(MANY, &[&client, &server]);
+    for end in [&client, &server] {
+        assert_eq!(end.connection_state(), Some(ConnectionState::Connected));
+    }
+    hostile.progress();
+    let gone = std::iter::from_fn(|| events.read()).any(|event| matches!(event, Event::PeerDown { .. }));
+    assert!(gone, "whoever floods is cut off");
+}
+
+#[test]
 fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
     let world = World::new();
     let request = Control::Request { data: Vec::new() };

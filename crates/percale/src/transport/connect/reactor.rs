@@ -67,6 +67,8 @@ pub(super) struct Endpoint {
     pub(super) members: HashMap<u16, u64>,
     /// Until when its listeners rest.
     resting: Option<Instant>,
+    /// Callers that came since all of them were counted.
+    uncounted: usize,
 }
 
 /// A connection that stands.
@@ -217,7 +219,7 @@ impl Reactor {
                         site.members.insert(index, id);
                     }
                     let (held, members) = (HashMap::new(), HashMap::new());
-                    self.endpoints.insert(id, Endpoint { opened: *opened, held, members, resting: None });
+                    self.endpoints.insert(id, Endpoint { opened: *opened, held, members, resting: None, uncounted: 0 });
                     self.listen(id);
                 }
                 Command::Connect { endpoint, attempt, peer, context } => {
@@ -407,17 +409,28 @@ impl Reactor {
         self.drive(id);
     }
 
-    /// Drops the oldest caller if there are too many.
-    fn make_room(&mut self, endpoint: u64) {
-        let (mut silent, mut all) = (0, 0);
-        for setup in self.setups.values().filter(|setup| setup.listener == endpoint && setup.is_called()) {
-            silent += usize::from(setup.is_stranger());
-            all += 1;
+    /// Drops the oldest callers if there are too many. They are counted now and then, and make room for as many as come until they are
+    /// counted again.
+    fn make_room(&mut self, id: u64) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        endpoint.uncounted += 1;
+        if endpoint.uncounted < BATCH {
+            return;
         }
-        if silent >= HALF_OPEN {
-            self.drop_caller(endpoint, Setup::is_stranger);
-        } else if all >= UNFINISHED {
-            self.drop_caller(endpoint, Setup::is_called);
+        endpoint.uncounted = 0;
+        let callers = self.setups.iter().filter(|(_, setup)| setup.listener == id && setup.is_called());
+        let (mut silent, mut all) = (Vec::new(), Vec::new());
+        for (number, setup) in callers {
+            all.push(*number);
+            if setup.is_stranger() {
+                silent.push(*number);
+            }
+        }
+        for (callers, most) in [(&mut silent, HALF_OPEN - BATCH), (&mut all, UNFINISHED - BATCH)] {
+            if let Some(surplus) = callers.len().checked_sub(most).filter(|surplus| *surplus > 0) {
+                callers.select_nth_unstable(surplus - 1);
+                callers[..surplus].iter().for_each(|number| self.forget_setup(*number));
+            }
         }
     }
 

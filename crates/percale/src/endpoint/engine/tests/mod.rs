@@ -2,6 +2,7 @@
 
 mod answers;
 mod asleep;
+mod bounds;
 mod broken;
 mod fair;
 mod full;

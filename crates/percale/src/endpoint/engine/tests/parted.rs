@@ -30,6 +30,24 @@ fn res_001_who_serves_many_one_after_the_other_remembers_few() {
 }
 
 #[test]
+fn res_001_a_server_with_many_receives_and_messages_remembers_few_too() {
+    let server = Station::new("tcp");
+    let receives: Vec<_> =
+        (0..400).map(|tag| server.endpoint.tagged_recv(1000 + tag, 0, vec![0; 8]).start().unwrap()).collect();
+    // One that stays leaves messages that nobody receives.
+    let other = Station::new("tcp");
+    connect(&server, &other);
+    let to_server = other.peer(&server);
+    (0..400).for_each(|_| other.endpoint.tagged_inject(to_server, 77, &[7; 8]).unwrap());
+    for _ in 0..40 {
+        let name = visit("tcp", &server, |_, _| {});
+        server.vector.remove(name).unwrap();
+    }
+    assert!(slots(&server) < 10, "{} slots for one client at a time", slots(&server));
+    drop(receives);
+}
+
+#[test]
 fn res_001_those_whom_the_vector_names_keep_their_slots() {
     let server = Station::new("tcp");
     let slot = |name| server.engine(|engine| engine.core.peers.resolve(name).unwrap());

@@ -6,6 +6,7 @@ mod keys;
 mod made;
 mod pairs;
 mod refused;
+mod users;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

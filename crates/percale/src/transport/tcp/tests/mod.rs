@@ -1,5 +1,6 @@
 //! Two links over a loopback connection, and malformed streams.
 
+mod limits;
 pub(super) mod outbound;
 
 use std::io::{Read, Write};

@@ -1,0 +1,104 @@
+//! Valid requests beyond what a peer may have under way: they cost that peer its connection, or are refused; and nobody else anything.
+
+use zerocopy::IntoBytes;
+
+use super::super::access::PART_LIMIT;
+use super::*;
+use crate::memory::region::{Access, Refusal, RemoteMemory};
+use crate::transport::testing::Told;
+use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
+
+/// More requests than any bound there is.
+const MANY: u32 = 40_000;
+
+/// Sends valid frames without end to a victim that makes progress, and takes no answer; returns why it was cut off. An honest peer is
+/// served meanwhile and afterwards.
+fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> String {
+    let (victim, hostile, honest) = (Station::new("tcp"), Station::new("tcp"), Station::new("tcp"));
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let memory = victim.domain.register(vec![0; len], access).unwrap();
+    let remote = memory.remote();
+    connect(&hostile, &victim);
+    connect(&victim, &honest);
+    while victim.ended().is_some() {}
+    let slot = hostile.slot(&victim);
+    let mut ended = None;
+    for id in 0..MANY {
+        let (head, payload) = frame(&remote, id);
+        let head = Head { len: payload.len() as u32, flags: head.flags | Flags::ID, id, ..head };
+        // Its own memory is not what is being looked at, so it waits for room.
+        let sent = until(&[], || {
+            let sent = hostile.engine(|engine| match engine.links[slot as usize].as_mut() {
+                Some(link) => Segments::lend(&payload, |payload| link.send(&head, payload, false)).map_err(Some),
+                None => Err(None),
+            });
+            victim.endpoint.progress();
+            ended = ended.take().or_else(|| victim.ended());
+            (ended.is_some() || sent != Err(Some(crate::transport::Refused::Full))).then_some(sent)
+        });
+        if ended.is_some() || sent.is_err() {
+            break;
+        }
+    }
+    let why = ended.unwrap_or_else(|| until(&[&victim], || victim.ended()));
+    victim.engine(|engine| {
+        let held = engine.core.outbox.len();
+        assert!(held < 100, "{held} answers to a peer that is gone");
+    });
+    connect(&victim, &honest);
+    why
+}
+
+#[test]
+fn flt_007_flt_008_whoever_asks_without_taking_answers_is_cut_off() {
+    let read = |remote: &RemoteMemory, _| {
+        let ask = ReadHead { len: (RMA_EAGER as u64).into(), expected: 0.into() };
+        let head = Head { kind: Kind::Read, tag: remote.address, data: remote.key, ..Head::default() };
+        (head, ask.as_bytes().to_vec())
+    };
+    println!("reads: {}", flood(1 << 16, read));
+}
+
+#[test]
+fn flt_007_flt_008_whoever_offers_more_transfers_than_may_be_under_way_is_cut_off() {
+    let offer = |remote: &RemoteMemory, _| {
+        let offer = Offer { len: 8.into(), ..Offer::default() };
+        let head = Head { kind: Kind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
+        (head, offer.as_bytes().to_vec())
+    };
+    println!("offers: {}", flood(1 << 16, offer));
+}
+
+#[test]
+fn flt_008_longer_parts_than_any_initiator_asks_for_are_refused() {
+    let (victim, hostile) = (Station::new("tcp"), Station::new("tcp"));
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let memory = victim.domain.register(vec![0; PART_LIMIT as usize + 64], access).unwrap();
+    let remote = memory.remote();
+    connect(&hostile, &victim);
+    let long = PART_LIMIT + 1;
+    let offer = Offer { len: long.into(), ..Offer::default() };
+    let read = ReadHead { len: long.into(), expected: 0.into() };
+    for (kind, payload) in [(Kind::WriteOffer, offer.as_bytes()), (Kind::Read, read.as_bytes())] {
+        let head = Head { kind, tag: remote.address, data: remote.key, flags: Flags::ID, id: 9, ..Head::default() };
+        let head = Head { len: payload.len() as u32, ..head };
+        let slot = hostile.slot(&victim);
+        let mut notes = Notes::keeping(64);
+        hostile.engine(|engine| {
+            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
+        });
+        let answer = until(&[&victim], || {
+            hostile.engine(|engine| {
+                let link = engine.links[slot as usize].as_mut().expect("they are connected");
+                link.poll(slot, &mut notes).expect("the connection stands");
+            });
+            let of_it = |told: &Told| matches!(told, Told::Frame(head, _) if head.id == 9);
+            let at = notes.told.iter().position(of_it)?;
+            Some(notes.told.remove(at))
+        });
+        let Told::Frame(answer, _) = answer else { panic!("{answer:?}") };
+        assert_eq!((answer.kind, answer.tag), (Kind::Done, Refusal::Range.number()), "{kind:?}");
+    }
+    assert_eq!(victim.engine(|engine| engine.core.pulls.iter().count()), 0, "nothing is fetched");
+}

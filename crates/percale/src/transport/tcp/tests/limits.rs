@@ -1,0 +1,64 @@
+//! Heads of valid frames that announce more than their kind may carry: refused before a byte of it is taken.
+
+use super::*;
+use crate::wire::control::CONTROL_BYTES;
+use crate::wire::head::{HEAD_BYTES, RMA_EAGER};
+
+/// The longest payload of each kind that travels over a stream; data is bounded by its pull as well.
+const LIMITS: [(Kind, usize); 25] = [
+    (Kind::Message, TcpLink::EAGER_LIMIT),
+    (Kind::Tagged, TcpLink::EAGER_LIMIT),
+    (Kind::Collective, TcpLink::EAGER_LIMIT),
+    (Kind::Write, TcpLink::EAGER_LIMIT),
+    (Kind::Data, DATA_LIMIT),
+    (Kind::ReadData, RMA_EAGER + 64),
+    (Kind::Atomic, RMA_EAGER + 64),
+    (Kind::Control, CONTROL_BYTES),
+    (Kind::MessageOffer, 64),
+    (Kind::TaggedOffer, 64),
+    (Kind::CollectiveOffer, 64),
+    (Kind::Pull, 64),
+    (Kind::Pulled, 64),
+    (Kind::Ack, 64),
+    (Kind::Offers, 64),
+    (Kind::Bye, 64),
+    (Kind::Nothing, 64),
+    (Kind::WriteOffer, 64),
+    (Kind::Read, 64),
+    (Kind::ReadOffer, 64),
+    (Kind::Done, 64),
+    (Kind::Wrote, 64),
+    (Kind::Counts, 64),
+    (Kind::QueuePair, 64),
+    (Kind::Locate, 64),
+];
+
+/// A stream that has this frame's head and so much of its payload.
+fn stream(kind: Kind, len: usize, there: usize) -> Vec<u8> {
+    let mut bytes = vec![255, 255];
+    bytes.extend_from_slice(Head { len: len as u32, ..plain(kind) }.to_bytes().as_bytes());
+    assert_eq!(bytes.len(), 2 + HEAD_BYTES);
+    bytes.resize(bytes.len() + there, 0);
+    bytes
+}
+
+#[test]
+fn flt_008_each_kind_of_frame_has_its_longest_payload() {
+    for (kind, limit) in LIMITS {
+        for len in [limit + 1, limit * 2, u32::MAX as usize] {
+            let mut notes = Notes::keeping(0);
+            let ended = receive(&stream(kind, len, 0), &mut notes);
+            let Err(Broken::Protocol(why)) = ended else { panic!("{kind:?} of {len} bytes: {ended:?}") };
+            assert!(why.contains("payload bytes") && why.contains(&len.to_string()), "{kind:?}: {why}");
+            assert_eq!((notes.told.len(), notes.begun), (0, 0), "{kind:?} of {len} bytes");
+        }
+        // As much is taken, if the kind's own rules let it.
+        let ended = receive(&stream(kind, limit, limit), &mut Notes::keeping(0));
+        let refused = matches!(&ended, Err(Broken::Protocol(why)) if why.contains("payload bytes in a"));
+        assert!(!refused, "{kind:?} of {limit} bytes: {ended:?}");
+    }
+    for kind in [Kind::Transport, Kind::Resolve, Kind::Resolved, Kind::Assist] {
+        let ended = receive(&stream(kind, 0, 0), &mut Notes::keeping(0));
+        assert!(matches!(ended, Err(Broken::Protocol(_))), "{kind:?}: {ended:?}");
+    }
+}
