@@ -177,6 +177,28 @@ impl Shared {
         settling.release()
     }
 
+    /// A queue of no fabric.
+    #[cfg(test)]
+    pub(crate) fn alone() -> Arc<Self> {
+        Arc::new(Self {
+            _fabric: Arc::new(fabric::Shared { api_version: 0 }),
+            percale: EventQueue::default(),
+            _membership: None,
+            wait: FI_WAIT_NONE,
+            writable: false,
+            names: Mutex::default(),
+            settling: Mutex::default(),
+            front: Mutex::default(),
+            error_data: Mutex::default(),
+        })
+    }
+
+    /// Whether an event can be read.
+    #[cfg(test)]
+    pub(crate) fn has_any(&self) -> bool {
+        self.look().is_some()
+    }
+
     /// Events of this inserter name the client's address vector.
     pub(crate) fn name_vector(&self, inserter: u64, vector: fid_t) {
         lock(&self.names).vectors.insert(inserter, Fid(vector));

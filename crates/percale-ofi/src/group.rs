@@ -129,3 +129,29 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use percale::Event;
+
+    use super::*;
+
+    #[test]
+    fn a_group_has_its_address_as_soon_as_its_event_can_be_read() {
+        let (events, number, id) = (events::Shared::alone(), 7, GroupId::from_u64(42));
+        let fid = fid_mc { fid: object::head(FI_CLASS_MC, std::ptr::null_mut(), &FI), fi_addr: NONE };
+        let (group, port) = (AtomicU64::new(NONE), Weak::new());
+        let group = Box::into_raw(Box::new(Group { fid, group, number, port, events: Arc::clone(&events) }));
+        events.name_group(number, group.cast(), std::ptr::null_mut());
+        // The call that joins it is still under way when another thread reads this.
+        events.percale.push(Event::Joined { group: id, context: number });
+        assert!(events.has_any());
+        // SAFETY: it lives until it is closed below.
+        let (address, known) = unsafe { ((*group).fid.fi_addr, (*group).group.load(Ordering::Relaxed)) };
+        assert_eq!((address, known), (id.to_u64(), id.to_u64()));
+        // SAFETY: made above, and not used afterwards.
+        assert_eq!(unsafe { close(group.cast()) }, 0);
+        // The call returns after that.
+        events.group_is(number, id);
+    }
+}

@@ -19,8 +19,9 @@
 //! Several endpoints may share one address, as *contexts* of a *site*: a caller's hello says which context it wants, and is
 //! answered by that one. Each is an endpoint of its own in everything else.
 //!
-//! Without an authorization key whoever reaches the port is believed what it says about itself; it may even make an
-//! endpoint drop a connection by posing as its peer. The key is for networks where that matters.
+//! A peer is its incarnation, and an address belongs to whoever is met there. Before an acceptor decides, a *prober* calls the address that
+//! the caller advertises, and asks whether the call was made there. Whoever is not met gets a connection of its own at most: no name, no
+//! token, and no say in what belongs to another peer (`arbiter`).
 
 mod arbiter;
 pub(crate) mod background;
