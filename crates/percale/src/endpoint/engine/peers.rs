@@ -51,8 +51,8 @@ pub(crate) struct Peer {
     pub(crate) context: u16,
     /// Whether the address leads to this slot.
     named: bool,
-    /// The address that it advertises, if that is another one.
-    advertised: Option<At>,
+    /// The address that it advertises, if that is another one; boxed, as most have none.
+    advertised: Option<Box<At>>,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
     /// The service thread's number of the connection, while it is up.
@@ -390,13 +390,13 @@ impl Peers {
     pub(crate) fn advertise(&mut self, slot: Connection, at: At) -> bool {
         let peer = &mut self.list[slot as usize];
         let other = (peer.at() != at).then_some(at);
-        let before = std::mem::replace(&mut peer.advertised, other);
-        other.is_some() && before != other
+        let before = std::mem::replace(&mut peer.advertised, other.map(Box::new));
+        other.is_some() && before.as_deref() != other.as_ref()
     }
 
     /// The addresses that peers advertise that were found at others.
     pub(crate) fn advertised(&self) -> HashMap<Connection, At> {
-        let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, peer.advertised?)));
+        let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, **peer.advertised.as_ref()?)));
         others.collect()
     }
 
