@@ -349,6 +349,8 @@ impl Ledger {
         };
         let what = operation.what;
         let may = match code {
+            // What became of a group is told in many ways.
+            _ if what == "collective" && operation.may_fail => !matches!(code, ErrorCode::Fault | ErrorCode::Protocol),
             ErrorCode::Canceled => operation.is_cancelled || operation.may_fail || operation.is_closed,
             ErrorCode::PeerDied
             | ErrorCode::Closed

@@ -1,23 +1,265 @@
-//! Collectives.
+//! Collectives: groups of all places that are open, barriers and sums.
+//!
+//! A group is joined by its members one after the other; each step posts a member's next operation. What the members have posted is the
+//! same everywhere, in one order. A member that leaves or is closed ends the group for all.
 
-use super::World;
-use crate::search::ledger::{Life, Verdict};
+#![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
+
+use percale::{AddressSet, AtomicOp, Collective, CollectiveWork, Datatype, Event, GroupId, OpFlags, PostError};
+
+use super::{World, on};
+use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::step::GroupStep;
 
+/// A member's part of a group.
+#[derive(Debug)]
+struct Member {
+    place: usize,
+    life: Life,
+    id: Option<GroupId>,
+    is_joined: bool,
+    /// Operations that it has posted.
+    posted: u64,
+}
+
+/// A group.
+#[derive(Debug)]
+struct Group {
+    /// Its number: the context of its joins.
+    number: u64,
+    /// Places, in order, with the lives that were there.
+    members: Vec<Member>,
+    /// A member left, or was closed, or a connection may break: its operations may fail.
+    is_broken: bool,
+}
+
 /// The groups of a run.
-#[derive(Default)]
-pub(super) struct Groups {}
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    current: Option<Group>,
+    past: Vec<Group>,
+    made: u64,
+}
 
 impl Groups {
+    /// Whether an endpoint holds something that keeps it from being shared.
     pub(super) fn uses(&self, _life: Life) -> bool {
         false
     }
 
-    pub(super) fn forget(&mut self, _life: Life, _forget: bool) {}
+    /// An endpoint is closed.
+    pub(super) fn forget(&mut self, life: Life, _forget: bool) -> bool {
+        let mut any = false;
+        for group in self.past.iter_mut().chain(&mut self.current) {
+            if group.members.iter().any(|member| member.life == life) {
+                (group.is_broken, any) = (true, true);
+            }
+        }
+        if self.current.as_ref().is_some_and(|group| group.is_broken) {
+            self.past.extend(self.current.take());
+        }
+        any
+    }
 }
 
 impl World {
-    pub(super) fn group(&mut self, _at: usize, _what: GroupStep) -> Verdict {
+    pub(super) fn group(&mut self, at: usize, what: GroupStep) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        match what {
+            GroupStep::Join => {
+                if self.groups.current.is_none() {
+                    self.groups.made += 1;
+                    let open = (0..self.seats.len()).filter(|place| self.seats[*place].open.is_some());
+                    let members = open.filter_map(|place| {
+                        let (life, _) = self.port(place)?;
+                        Some(Member { place, life, id: None, is_joined: false, posted: 0 })
+                    });
+                    let is_broken = self.settings.breaks || self.seats.iter().any(|seat| seat.was_closed);
+                    let group = Group { number: self.groups.made, members: members.collect(), is_broken };
+                    self.groups.current = Some(group);
+                }
+                self.join(at, life)
+            }
+            GroupStep::Post => self.post_of_group(at, life),
+            GroupStep::Leave => {
+                let Some(group) = &mut self.groups.current else { return Ok(()) };
+                let id = group.members.iter().find(|member| member.life == life).and_then(|member| member.id);
+                let Some(id) = id else { return Ok(()) };
+                group.is_broken = true;
+                self.groups.past.extend(self.groups.current.take());
+                self.groups_may_fail();
+                on!(port, endpoint => endpoint.leave_group(id));
+                Ok(())
+            }
+        }
+    }
+
+    fn join(&mut self, at: usize, life: Life) -> Verdict {
+        let Some((_, port)) = self.port(at) else { return Ok(()) };
+        let Some(group) = &self.groups.current else { return Ok(()) };
+        let Some(index) = group.members.iter().position(|member| member.life == life) else { return Ok(()) };
+        if group.members[index].id.is_some() {
+            return Ok(());
+        }
+        let mut set = AddressSet::default();
+        for member in &group.members {
+            set.insert(self.name(member.place));
+        }
+        let number = group.number;
+        match on!(port, endpoint => endpoint.join_group(&set, number)) {
+            Ok(id) => {
+                if let Some(group) = &mut self.groups.current {
+                    group.members[index].id = Some(id);
+                }
+                Ok(())
+            }
+            Err(PostError::Again) => Ok(()),
+            Err(error) => Err(Fault::new("refused without a cause", format!("joining group {number}: {error}"))),
+        }
+    }
+
+    /// What happens to groups is told by events.
+    pub(super) fn look_at_events(&mut self) -> Verdict {
+        for place in 0..self.seats.len() {
+            let events = self.seats[place].events.clone();
+            while let Some(event) = events.read() {
+                let (id, number, error) = match &event {
+                    Event::Joined { group, context } => (*group, *context, None),
+                    Event::JoinFailed { group, context, error, .. } => (*group, *context, Some(*error)),
+                    _ => continue,
+                };
+                let group =
+                    self.groups.past.iter_mut().chain(&mut self.groups.current).find(|one| one.number == number);
+                let Some(group) = group else {
+                    return Err(Fault::new("unknown context", format!("{event:?} is of no group")));
+                };
+                let is_broken = group.is_broken;
+                if let Some(member) =
+                    group.members.iter_mut().find(|member| member.place == place && member.id == Some(id))
+                {
+                    member.is_joined = error.is_none();
+                }
+                if let Some(error) = error
+                    && !is_broken
+                {
+                    let text =
+                        format!("group {number} did not come about ({error:?}), and nothing happened to its members");
+                    return Err(Fault::new("failed without a cause", text));
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Operations of groups that are broken may fail.
+    pub(super) fn groups_may_fail(&mut self) {
+        for (_, operation) in self.ledger.pending_mut() {
+            operation.may_fail |= operation.what == "collective";
+        }
+    }
+
+    fn post_of_group(&mut self, at: usize, life: Life) -> Verdict {
+        self.look_at_events()?;
+        let Some((_, port)) = self.port(at) else { return Ok(()) };
+        let Some(group) = &mut self.groups.current else { return Ok(()) };
+        let (number, count, is_broken) = (group.number, group.members.len() as u64, group.is_broken);
+        let Some(rank) = group.members.iter().position(|member| member.life == life) else { return Ok(()) };
+        let member = &mut group.members[rank];
+        let (Some(id), true) = (member.id, member.is_joined) else { return Ok(()) };
+        member.posted += 1;
+        let sequence = member.posted;
+        let context = self.ledger.number();
+        // Every second one is a barrier; the sum of what the members give is known.
+        let is_sum = sequence.is_multiple_of(2);
+        let what = if is_sum { Collective::Allreduce } else { Collective::Barrier };
+        let lent = self.lender.lend(if is_sum { 16 } else { 0 })?;
+        if is_sum {
+            let value = (sequence + rank as u64).to_le_bytes();
+            lent.write(&[value, [0; 8]].concat());
+        }
+        self.enter(context, "collective", at, None, true);
+        if let Some(operation) = self.ledger.operation_mut(context) {
+            operation.may_fail |= is_broken;
+        }
+        let whole = lent.segment();
+        let (source, result) = if is_sum { (whole.slice(0, 8), whole.slice(8, 8)) } else { (whole, whole) };
+        let sum = (0..count).map(|rank| sequence + rank).sum();
+        let work = CollectiveWork {
+            group: id,
+            what,
+            op: AtomicOp::Sum,
+            datatype: Datatype::U64,
+            count: usize::from(is_sum),
+            source,
+            result,
+            context,
+            flags: OpFlags::COMPLETION,
+        };
+        self.lent.insert(context, vec![lent]);
+        // SAFETY: the buffer is kept in `lent` until the operation has ended.
+        match on!(port, endpoint => unsafe { endpoint.post_collective(&work) }) {
+            Ok(()) => {
+                if is_sum {
+                    self.sums.insert(context, sum);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(group) = &mut self.groups.current {
+                    group.members[rank].posted -= 1;
+                }
+                match error {
+                    PostError::NoGroup if is_broken => {
+                        self.ledger.refuse(context);
+                        self.give_back(context)
+                    }
+                    error => {
+                        let fault = self.refused(context, &error);
+                        fault.map_err(|fault| Fault { text: format!("group {number}: {}", fault.text), ..fault })
+                    }
+                }
+            }
+        }
+    }
+
+    /// A collective ended: its sum is checked.
+    pub(super) fn summed(&mut self, id: u64, is_good: bool) -> Verdict {
+        let Some(sum) = self.sums.remove(&id) else { return Ok(()) };
+        let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) else { return Ok(()) };
+        let found = lent.read(8, 8).try_into().map_or(0, u64::from_le_bytes);
+        if is_good && found != sum {
+            return Err(Fault::new("wrong bytes", format!("collective {id} gave the sum {found}, which is {sum}")));
+        }
+        Ok(())
+    }
+
+    /// Members that have not joined or posted what others have do so now.
+    pub(super) fn complete_groups(&mut self) -> Verdict {
+        self.look_at_events()?;
+        let Some(group) = &self.groups.current else { return Ok(()) };
+        let most = group.members.iter().map(|member| member.posted).max().unwrap_or(0);
+        let late: Vec<(usize, Life, bool)> = group
+            .members
+            .iter()
+            .filter(|member| member.id.is_none() || member.posted < most)
+            .map(|member| (member.place, member.life, member.id.is_none()))
+            .collect();
+        for (place, life, joins) in late {
+            if self.port(place).is_some_and(|(now, _)| now == life) {
+                if joins { self.join(place, life)? } else { self.post_of_group(place, life)? }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every group whose members all joined, and to which nothing happened, has come about.
+    pub(super) fn look_at_groups(&self) -> Verdict {
+        let Some(group) = &self.groups.current else { return Ok(()) };
+        if group.is_broken || group.members.iter().all(|member| member.is_joined) {
+            return Ok(());
+        }
+        let text =
+            format!("all have joined group {}, nothing happened, and it did not come about: {group:?}", group.number);
+        Err(Fault::new("group never formed", text))
     }
 }

@@ -71,7 +71,9 @@ impl World {
     pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
         let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
         self.let_go_of_handles(life, forget);
-        self.groups.forget(life, forget);
+        if self.groups.forget(life, forget) {
+            self.groups_may_fail();
+        }
         let Some(open) = self.seats[place].open.take() else { return Ok(()) };
         self.seats[place].was_closed = true;
         self.set_calls();

@@ -395,7 +395,7 @@ impl World {
             Err(error) => error.error == ErrorCode::Truncated,
         };
         if !has_message || operation.what.ends_with("discard") {
-            if operation.what == "discard" && report.is_ok() {
+            if operation.what.ends_with("discard") && report.is_ok() {
                 // Which one it was is not always told: the oldest that fits.
                 self.discarded(at, &entry, &receive.criteria);
             }
@@ -512,6 +512,7 @@ impl World {
         }
         self.ledger.end(id, result)?;
         self.accessed(id, result.is_ok(), None)?;
+        self.summed(id, result.is_ok())?;
         self.give_back(id)
     }
 }

@@ -148,8 +148,12 @@ pub(super) struct World {
     regions: Regions,
     deferrals: Deferrals,
     groups: Groups,
+    /// The sums that collectives must give.
+    sums: HashMap<u64, u64>,
     random: Random,
     lives: u32,
+    /// Wakers that were there before.
+    wakers: usize,
     step: u32,
     done: Done,
 }
@@ -202,8 +206,10 @@ impl World {
             regions: Regions::default(),
             deferrals: Deferrals::new(),
             groups: Groups::default(),
+            sums: HashMap::new(),
             random: Random::new(settings.network_seed ^ 1),
             lives: 0,
+            wakers: waker::live(),
             step: 0,
             done: Done::default(),
             settings: settings.clone(),

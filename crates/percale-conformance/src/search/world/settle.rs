@@ -10,7 +10,7 @@ use crate::search::step::{SLOTS, Transport};
 use crate::search::waker;
 
 /// Rounds without any change after which nothing more comes, on the simulated network.
-const ROUNDS: u32 = 120;
+const ROUNDS: u32 = 400;
 
 /// The same in time, elsewhere.
 const QUIET: Duration = Duration::from_millis(1_500);
@@ -28,6 +28,7 @@ impl World {
         // Everything that was sent is received.
         self.quiet(true)?;
         self.look_for_lost()?;
+        self.look_at_groups()?;
         // What waits still is cancelled.
         self.cancel_everything();
         self.settle_handles(true)?;
@@ -42,7 +43,8 @@ impl World {
 
     /// A round of progress.
     fn round(&mut self) -> Verdict {
-        self.tick(20_000);
+        // Long messages take many turns where little may be under way.
+        self.tick(self.settings.delay.max(20_000));
         for place in 0..self.seats.len() {
             self.guarded(|world| {
                 if let Some((_, port)) = world.port(place) {
@@ -58,6 +60,7 @@ impl World {
         for place in 0..self.seats.len() {
             self.guarded(|world| world.claimed(place, 0, false))?;
         }
+        self.guarded(Self::complete_groups)?;
         self.guarded(|world| world.settle_handles(false).map(|_| ()))
     }
 
@@ -171,13 +174,13 @@ impl World {
         }
         // Whoever wakes tasks may hold one for a moment yet.
         let since = Instant::now();
-        while waker::live() > 0 && since.elapsed() < QUIET {
+        while waker::live() > self.wakers && since.elapsed() < QUIET {
             std::thread::yield_now();
         }
-        if waker::live() > 0 && !self.done.forgot {
+        if waker::live() > self.wakers && !self.done.forgot {
             return Err(Fault::new(
                 "wakers kept",
-                format!("{} wakers are kept though no operation is under way", waker::live()),
+                format!("{} wakers are kept though no operation is under way", waker::live() - self.wakers),
             ));
         }
         for place in 0..self.seats.len() {
