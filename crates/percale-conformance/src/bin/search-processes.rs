@@ -11,7 +11,7 @@ use percale_conformance::search_processes::{Plan, play, supervisor};
 const APART: &str = "PERCALE_SEARCH_APART";
 
 const USAGE: &str = "usage: search-processes [--seconds N] [--transport shm|tcp|both] [--seed N]... [--rounds N] \
-                     [--kinds KIND,...] [--without KIND,...] [--logs DIR] [--keep-going]";
+                     [--kinds KIND,...] [--without KIND,...] [--set NAME=NUMBER]... [--logs DIR] [--keep-going]";
 
 struct Arguments {
     time: Duration,
@@ -19,6 +19,7 @@ struct Arguments {
     transports: Vec<String>,
     seeds: Vec<u64>,
     kinds: Vec<String>,
+    set: Vec<String>,
     without: Vec<String>,
     logs: PathBuf,
     keep_going: bool,
@@ -31,6 +32,7 @@ fn arguments() -> Option<Arguments> {
         transports: vec!["shm".into(), "tcp".into()],
         seeds: Vec::new(),
         kinds: Vec::new(),
+        set: Vec::new(),
         without: Vec::new(),
         logs: std::env::temp_dir().join(format!("percale-search-{}", std::process::id())),
         keep_going: false,
@@ -49,6 +51,7 @@ fn arguments() -> Option<Arguments> {
             "--seed" => all.seeds.push(words.next()?.parse().ok()?),
             "--kinds" => all.kinds = words.next()?.split(',').map(str::to_owned).collect(),
             "--without" => all.without = words.next()?.split(',').map(str::to_owned).collect(),
+            "--set" => all.set.push(words.next()?),
             "--logs" => all.logs = words.next()?.into(),
             "--keep-going" => all.keep_going = true,
             _ => return None,
@@ -100,7 +103,11 @@ fn main() -> ExitCode {
             fresh >> 24
         });
         rounds += 1;
-        let plan = Plan::of(seed, transport, arguments.logs.clone(), &arguments.kinds, &arguments.without);
+        let mut plan = Plan::of(seed, transport, arguments.logs.clone(), &arguments.kinds, &arguments.without);
+        if let Some(unknown) = arguments.set.iter().find(|set| !plan.set(set)) {
+            eprintln!("a round has no {unknown}; {USAGE}");
+            return ExitCode::FAILURE;
+        }
         let kinds = plan.kinds.iter().map(String::as_str).collect::<Vec<_>>().join(",");
         let (threads, shared, sleepy) = (plan.threads, plan.shared, plan.sleepy);
         println!(

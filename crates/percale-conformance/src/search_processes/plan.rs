@@ -87,6 +87,24 @@ impl Plan {
         }
     }
 
+    /// Changes one property, as `cap=0`; says whether there is such a one.
+    pub fn set(&mut self, text: &str) -> bool {
+        let Some((name, value)) = text.split_once('=') else { return false };
+        let Ok(value) = value.parse::<usize>() else { return false };
+        match name {
+            "cap" => self.cap = value,
+            "longest" => self.longest = value,
+            "workers" => self.workers = value,
+            "endpoints" => self.endpoints = value,
+            "threads" => self.threads = value != 0,
+            "shared" => self.shared = value != 0,
+            "sleepy" => self.sleepy = value != 0,
+            "active" => self.active = Duration::from_secs(value as u64),
+            _ => return false,
+        }
+        true
+    }
+
     /// Whether such events may happen.
     #[must_use]
     pub fn has(&self, kind: &str) -> bool {
@@ -97,6 +115,12 @@ impl Plan {
     #[must_use]
     pub fn is_strict(&self) -> bool {
         !ENDING.iter().any(|kind| self.has(kind))
+    }
+
+    /// Whether memory of receives may be such that the kernel's copies fail.
+    #[must_use]
+    pub fn may_write_badly(&self) -> bool {
+        self.transport == "shm" && self.longest > 100_000 && !self.has("no-copies")
     }
 
     /// As [`read`](Self::read) reads it.

@@ -33,6 +33,13 @@ pub(super) const MULTI: u8 = 5;
 /// Messages for receives of a shared context.
 pub(super) const POOLED: u8 = 6;
 
+/// Answers that nobody waits for any more; received so that their senders end.
+const LATE_ANSWER: u8 = 7;
+/// Messages for receives whose memory cannot be written.
+const BAD: u8 = 8;
+/// The most receives for late answers.
+const LATE_ANSWERS: usize = 30;
+
 /// A tag with this bit asks for an answer.
 const REQUEST: u64 = 1 << 48;
 /// A cell of a region: its first word is the region's tag.
@@ -77,7 +84,7 @@ pub(super) struct Station<A: Ownership + 'static> {
     /// Requests to answer: peer, tag, length.
     owed: Vec<(PeerAddress, u64, usize)>,
     /// Since when posts to this port were refused for want of room.
-    again: HashMap<u16, Instant>,
+    again: HashMap<(u16, bool), Instant>,
 }
 
 impl<A: Ownership + 'static> Station<A> {
@@ -117,7 +124,7 @@ impl<A: Ownership + 'static> Station<A> {
 
     /// Keeps receives of each class posted.
     pub(super) fn receive(&mut self, ledger: &mut Ledger, late: bool) {
-        for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI] {
+        for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI, BAD] {
             let wanted = match class {
                 // Answers that nobody waits for any more, so that their senders end.
                 ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
@@ -125,6 +132,7 @@ impl<A: Ownership + 'static> Station<A> {
                 UNTAGGED | TAGGED => 5,
                 LATE if late => 4,
                 LATE => 0,
+                BAD if !ledger.plan.may_write_badly() => 0,
                 _ => 2,
             };
             let mut posted =
@@ -146,7 +154,7 @@ impl<A: Ownership + 'static> Station<A> {
             _ => longest,
         };
         let number = ledger.number_of_receive(self.id, class);
-        if class != MULTI && ledger.random.below(3) == 0 {
+        if class != MULTI && class != BAD && ledger.random.below(3) == 0 {
             let buffer = ledger.buffer(self.endpoint.domain(), len);
             let request = match tag(class) {
                 Some((tag, ignore)) => self.endpoint.tagged_recv(tag, ignore, buffer),
@@ -161,18 +169,30 @@ impl<A: Ownership + 'static> Station<A> {
                 Err(error) => self.refused(ledger, error, 0),
             };
         }
-        let mut block = vec![0x11; len];
-        // SAFETY: the block stays in the ledger until the receive has ended.
-        let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+        self.post_receive(ledger, class, number, len, tag(class))
+    }
+
+    fn post_receive(
+        &mut self,
+        ledger: &mut Ledger,
+        class: u8,
+        number: u64,
+        len: usize,
+        tag: Option<(u64, u64)>,
+    ) -> bool {
+        let mut block = (class != BAD).then(|| vec![0x11; len]);
+        let start = block.as_mut().map_or_else(|| ledger.unwritable(), |block| block.as_mut_ptr());
+        // SAFETY: the block stays in the ledger until the receive has ended, and the other memory is nobody's.
+        let segment = unsafe { Segment::new(start, len) };
         let context = ledger.context();
         let mut flags = OpFlags::COMPLETION;
         flags.set(OpFlags::MULTI_RECEIVE, class == MULTI);
-        let (from, tag) = (PeerAddress::UNSPECIFIED, tag(class));
-        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context, flags };
+        let work =
+            ReceiveWork { from: PeerAddress::UNSPECIFIED, segments: Segments::one(segment), tag, context, flags };
         // SAFETY: as above.
         match unsafe { self.endpoint.post_recv(&work) } {
             Ok(()) => {
-                ledger.insert(context, Raw::new(What::Receive, Some(block), self.id, class, number, 0));
+                ledger.insert(context, Raw::new(What::Receive, block, self.id, class, number, 0));
                 true
             }
             Err(error) => self.post_error(ledger, &error, 0),
@@ -190,10 +210,14 @@ impl<A: Ownership + 'static> Station<A> {
     }
 
     fn post_error(&mut self, ledger: &mut Ledger, error: &PostError, port: u16) -> bool {
+        self.post_failed(ledger, error, port, false)
+    }
+
+    fn post_failed(&mut self, ledger: &mut Ledger, error: &PostError, port: u16, inject: bool) -> bool {
         if *error == PostError::Again {
-            let since = *self.again.entry(port).or_insert_with(Instant::now);
+            let since = *self.again.entry((port, inject)).or_insert_with(Instant::now);
             if since.elapsed() > PATIENCE {
-                self.again.insert(port, Instant::now() + Duration::from_secs(3600));
+                self.again.insert((port, inject), Instant::now() + Duration::from_secs(3600));
                 ledger.fault(&format!(
                     "posts at port {} to port {port} are refused with Again for {PATIENCE:?}",
                     self.port
@@ -209,8 +233,11 @@ impl<A: Ownership + 'static> Station<A> {
     pub(super) fn send(&mut self, ledger: &mut Ledger) {
         let Some((port, peer_id)) = ledger.some_peer() else { return };
         let peer = self.peer(port);
-        let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED][ledger.random.below(7)];
+        let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED, BAD][ledger.random.below(8)];
         let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
+        // Only the kernel may find out that memory cannot be written: long messages from memory that no peer maps.
+        let badly = ledger.plan.may_write_badly() && !ledger.own_ports.contains(&port);
+        let class = if class == BAD && !badly { SHORT } else { class };
         let low = ledger.random.next() & 0xffff_ffff;
         let mut tag = tag(class).map(|(tag, _)| tag | low);
         let mut call = None;
@@ -219,7 +246,7 @@ impl<A: Ownership + 'static> Station<A> {
             let code = ledger.random.below(ledger.lengths()) as u64;
             tag = call.map_or(tag, |number| Some(u64::from(TAGGED) << 56 | REQUEST | code << 24 | number));
         }
-        let len = ledger.length();
+        let len = if class == BAD { ledger.length().max(65537).min(ledger.plan.longest) } else { ledger.length() };
         self.send_as(ledger, peer, port, class, tag, len, call);
     }
 
@@ -236,7 +263,7 @@ impl<A: Ownership + 'static> Station<A> {
     ) -> bool {
         let data = Identity { sender: self.id, number: self.number, len }.pack();
         let bytes = message::contents(data, port);
-        let way = ledger.random.below(8);
+        let way = if class == BAD { 6 } else { ledger.random.below(8) };
         let posted = if len <= 2048 && way < 2 {
             self.endpoint
                 .inject_with(peer, &bytes, tag, Some(data))
@@ -265,7 +292,7 @@ impl<A: Ownership + 'static> Station<A> {
             // SAFETY: the block stays in the ledger until the send has ended.
             let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
             let level = [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE, OpFlags::MATCH_COMPLETE, OpFlags::FENCE]
-                [ledger.random.below(4)];
+                [ledger.random.below(if ledger.plan.is_strict() { 4 } else { 3 })];
             let inject = if len <= 2048 && way == 5 { OpFlags::INJECT } else { OpFlags::empty() };
             let (context, flags) = (ledger.context(), OpFlags::COMPLETION | level | inject);
             let segments = Segments::one(segment);
@@ -285,7 +312,7 @@ impl<A: Ownership + 'static> Station<A> {
             }
         };
         if posted.is_ok() {
-            self.again.remove(&port);
+            self.again.remove(&(port, len <= 2048 && way < 2));
             self.number += 1;
             ledger.started += 1;
         } else if let Some(call) = call {
@@ -339,6 +366,15 @@ impl<A: Ownership + 'static> Station<A> {
                 self.tasks.retain(|task| task.class != Some(ANSWER) || task.call != Some(number));
                 self.calls.remove(&number);
             }
+        }
+        self.receive_late_answer(ledger, number);
+    }
+
+    /// Receives an answer that is not waited for any more.
+    fn receive_late_answer(&mut self, ledger: &mut Ledger, number: u64) {
+        if ledger.waiting(self.id, LATE_ANSWER) < LATE_ANSWERS {
+            let tag = Some((u64::from(ANSWER) << 56 | number, 0));
+            self.post_receive(ledger, LATE_ANSWER, number, ledger.plan.longest, tag);
         }
     }
 
@@ -449,6 +485,10 @@ impl<A: Ownership + 'static> Station<A> {
             Err(error) => error.entry,
         };
         let released = entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
+        if let (0, Err(error)) = (entry.context, &result) {
+            // What was injected has no completion; its failure is reported nevertheless.
+            return self.judge(ledger, error.error, &error.to_string(), false, 0, 0, "an inject");
+        }
         let Some(mut raw) = ledger.take(entry.context) else {
             let what = format!("port {} reports {:?} of an operation that has ended or never was", self.port, result);
             return ledger.fault(&what);
@@ -459,16 +499,17 @@ impl<A: Ownership + 'static> Station<A> {
                 self.judge(ledger, *code, text, raw.cancelled, raw.class, raw.port, "a receive");
             } else if let Some(block) = &raw.block {
                 let base = block.as_ptr().addr() as u64;
-                let from =
-                    if raw.class == MULTI && entry.len > 0 { entry.buffer.wrapping_sub(base) as usize } else { 0 };
-                let posted = (raw.class != MULTI && raw.class != ANSWER).then_some(raw.number);
+                let from = if raw.multi && entry.len > 0 { entry.buffer.wrapping_sub(base) as usize } else { 0 };
+                let posted = (!raw.multi && ![MULTI, ANSWER, LATE_ANSWER].contains(&raw.class)).then_some(raw.number);
                 match block.get(from..from.wrapping_add(entry.len as usize)) {
                     Some(bytes) => self.arrived(ledger, raw.class, posted, &entry, bytes),
                     None => ledger.fault(&format!("{entry:?} lies outside of its buffer of {} bytes", block.len())),
                 }
             }
-            ledger.matched(&raw);
-            if raw.class == MULTI && !released && error.is_none() {
+            if error.is_none() {
+                ledger.matched(&raw);
+            }
+            if raw.multi && !released {
                 return ledger.put_back(entry.context, raw);
             }
             if let Some(call) = raw.call {
@@ -538,7 +579,7 @@ impl<A: Ownership + 'static> Station<A> {
         what: &str,
     ) {
         ledger.failed += 1;
-        let excused = class == SHORT || cancelled && code == ErrorCode::Canceled;
+        let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled;
         let never = matches!(
             code,
             ErrorCode::Protocol
@@ -567,6 +608,17 @@ impl<A: Ownership + 'static> Station<A> {
             ));
         }
         let identity = Identity::unpack(entry.data);
+        if class == POOLED {
+            // Any endpoint of the context may have received it.
+            let mut ports = ledger.own_ports.iter();
+            if ports.all(|&port| message::examine(entry.data, bytes, false, port).is_some()) {
+                let wrong = message::examine(entry.data, bytes, false, self.port).unwrap_or_default();
+                ledger.fault(&format!("a message of the shared context: {wrong}"));
+            } else if let Some(wrong) = ledger.order(0).note(class, None, identity) {
+                ledger.fault(&format!("at the shared context: {wrong}"));
+            }
+            return;
+        }
         if let Some(wrong) = message::examine(entry.data, bytes, false, self.port) {
             return ledger.fault(&format!("a message of class {class} at port {}: {wrong}", self.port));
         }
@@ -676,14 +728,23 @@ impl<A: Ownership + 'static> Station<A> {
         if drop_task && !self.tasks.is_empty() {
             let at = ledger.random.below(self.tasks.len());
             let task = self.tasks.swap_remove(at);
-            if let (Some(call), Some(ANSWER)) = (task.call, task.class) {
-                self.calls.remove(&call);
+            let answer = task.call.filter(|_| task.class == Some(ANSWER));
+            drop(task);
+            if let Some(number) = answer {
+                self.calls.remove(&number);
+                self.receive_late_answer(ledger, number);
             }
-            return drop(task);
+            return;
         }
-        if let Some(context) = ledger.some_raw(self.id) {
+        if let Some((context, answer)) = ledger.some_raw(self.id) {
             let was_posted = self.endpoint.cancel(context);
             ledger.cancelled(context, was_posted);
+            if let Some(number) = answer
+                && let Some(call) = self.calls.get_mut(&number)
+            {
+                call.cancelled = true;
+                self.receive_late_answer(ledger, number);
+            }
         }
     }
 

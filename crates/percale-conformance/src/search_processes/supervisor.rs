@@ -129,6 +129,9 @@ impl Round<'_> {
 
     fn fault(&mut self, text: String) {
         println!("  FAULT {text}");
+        if self.report.faults.is_empty() {
+            self.tell_all("dump");
+        }
         self.report.faults.push(text);
     }
 

@@ -1,6 +1,6 @@
 //! What a worker knows: raw operations under way, other workers, memory that was given back, and what it found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::search_processes::graveyard::Graveyard;
 use crate::search_processes::message::Order;
 use crate::search_processes::plan::{PATIENCE, Plan};
-use crate::search_processes::station::{ANSWER, MULTI};
+use crate::search_processes::station::{ANSWER, MULTI, POOLED};
 
 /// What a raw operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +34,20 @@ pub(crate) struct Raw {
     pub(crate) number: u64,
     pub(crate) port: u16,
     pub(crate) since: Instant,
-    /// Since when a receive should have ended: it was cancelled, or a younger one has a message.
-    pub(crate) due: Option<Instant>,
+    /// Since when a receive should have ended, and why: it was cancelled, or a younger one has a message.
+    pub(crate) due: Option<(Instant, String)>,
     pub(crate) cancelled: bool,
     pub(crate) call: Option<u64>,
+    /// Its buffer takes many messages.
+    pub(crate) multi: bool,
     told: bool,
 }
 
 impl Raw {
     pub(crate) fn new(what: What, block: Option<Vec<u8>>, station: u16, class: u8, number: u64, port: u16) -> Self {
         let (since, due, cancelled, call, told) = (Instant::now(), None, false, None, false);
-        Self { what, block, station, class, number, port, since, due, cancelled, call, told }
+        let multi = class == MULTI && what == What::Receive;
+        Self { what, block, station, class, number, port, since, due, cancelled, call, multi, told }
     }
 }
 
@@ -117,11 +120,16 @@ pub(crate) struct Ledger {
     pub(crate) random: Random,
     pub(crate) graves: Graveyard,
     pub(crate) book: Book,
+    /// Ports that endpoints of this worker have or had.
+    pub(crate) own_ports: Vec<u16>,
     raw: HashMap<u64, Raw>,
+    /// Contexts of operations at endpoints that were closed.
+    over: HashSet<u64>,
     next: u64,
     numbers: HashMap<(u16, u8), u64>,
     orders: HashMap<u16, Order>,
     notes: Vec<String>,
+    unwritable: Option<usize>,
     begun: Instant,
     faults: usize,
     /// Since when nothing new is started.
@@ -147,11 +155,14 @@ impl Ledger {
             random: Random::new(seed),
             graves: Graveyard::default(),
             book: Book::default(),
+            own_ports: Vec::new(),
             raw: HashMap::new(),
+            over: HashSet::new(),
             next: 1,
             numbers: HashMap::new(),
             orders: HashMap::new(),
             notes: Vec::new(),
+            unwritable: None,
             begun: Instant::now(),
             faults: 0,
             finishing: None,
@@ -179,10 +190,13 @@ impl Ledger {
             self.note(|| format!("FAULT {text}"));
         }
         if self.faults == 1 {
-            for note in self.notes.drain(..) {
-                eprintln!("{note}");
-            }
+            self.dump();
         }
+    }
+
+    /// Writes what happened so far to the log.
+    pub(crate) fn dump(&mut self) {
+        self.notes.drain(..).for_each(|note| eprintln!("{note}"));
     }
 
     /// Something that only a stranger could have sent.
@@ -291,12 +305,17 @@ impl Ledger {
 
     fn older_have_theirs(&mut self, station: u16, class: u8, number: u64) {
         // Answers have tags of their own, and a multi-receive is reported many times.
-        if class == ANSWER || class == MULTI {
+        if class == ANSWER || class == MULTI || class > POOLED {
             return;
         }
         for raw in self.raw.values_mut() {
-            if raw.what == What::Receive && raw.station == station && raw.class == class && raw.number < number {
-                raw.due.get_or_insert_with(Instant::now);
+            if raw.what == What::Receive
+                && raw.station == station
+                && raw.class == class
+                && raw.number < number
+                && !raw.multi
+            {
+                raw.due.get_or_insert_with(|| (Instant::now(), format!("the receive {number} behind it has ended")));
             }
         }
     }
@@ -306,16 +325,27 @@ impl Ledger {
         if let Some(raw) = self.raw.get_mut(&context) {
             raw.cancelled |= was_posted;
             // A multi-receive that has begun ends when its last message has; one that says "not posted" has a message.
-            raw.due.get_or_insert_with(Instant::now);
+            let told = format!(
+                "cancels {:?} of class {} number {} to port {}: {was_posted}",
+                raw.what, raw.class, raw.number, raw.port
+            );
+            let why = if was_posted { "it was cancelled" } else { "cancel said that it was not posted" };
+            raw.due.get_or_insert_with(|| (Instant::now(), why.to_owned()));
+            self.note(|| told);
         }
     }
 
-    /// An operation of this endpoint.
-    pub(crate) fn some_raw(&mut self, station: u16) -> Option<u64> {
+    /// An operation of this endpoint, and the number of the answer that it receives.
+    pub(crate) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled);
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
         contexts.sort_unstable();
-        (!contexts.is_empty()).then(|| contexts[self.random.below(contexts.len())])
+        let context = *contexts.get(self.random.below(contexts.len().max(1)))?;
+        let answer = self
+            .raw
+            .get(&context)
+            .and_then(|raw| raw.call.filter(|_| raw.class == ANSWER && raw.what == What::Receive));
+        Some((context, answer))
     }
 
     /// Receives of this endpoint.
@@ -330,7 +360,11 @@ impl Ledger {
         let mut busy = 0;
         let (finishing, takes_answers) = (self.finishing, self.takes_answers());
         for raw in self.raw.values_mut() {
-            let Some(mut since) = (if raw.what == What::Receive { raw.due } else { Some(raw.since) }) else { continue };
+            let Some(mut since) =
+                (if raw.what == What::Receive { raw.due.as_ref().map(|due| due.0) } else { Some(raw.since) })
+            else {
+                continue;
+            };
             busy += 1;
             if raw.what == What::Send && raw.class == ANSWER {
                 if !takes_answers {
@@ -347,8 +381,8 @@ impl Ledger {
                     raw.station,
                     raw.port,
                     since.elapsed(),
-                    if raw.due.is_some() { "it was cancelled or matched" } else { "it was posted" },
-                    if raw.cancelled { " (cancel said yes)" } else { "" }
+                    raw.due.as_ref().map_or("it was posted", |due| &due.1),
+                    if raw.cancelled { " (cancelled)" } else { "" }
                 ));
             }
         }
@@ -371,6 +405,7 @@ impl Ledger {
         let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
             let Some(mut raw) = self.raw.remove(&context) else { continue };
+            self.over.insert(context);
             let what = format!("{:?} of class {} posted at life {station}, which was closed", raw.what, raw.class);
             raw.block.take().into_iter().for_each(|block| self.graves.bury(block, what.clone()));
         }
@@ -400,6 +435,17 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// Whether this was posted at an endpoint that was closed.
+    pub(crate) fn is_over(&self, context: u64) -> bool {
+        self.over.contains(&context)
+    }
+
+    /// Memory of the longest message's size that nobody can write.
+    pub(crate) fn unwritable(&mut self) -> *mut u8 {
+        *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
+            as *mut u8
+    }
+
     /// The life of the endpoint at which the operation with this context was posted.
     pub(crate) fn life_of(&self, context: u64) -> Option<u16> {
         self.raw.get(&context).map(|raw| raw.station)

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "forks, executes another program, installs filters and signal handlers")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 
@@ -27,17 +27,19 @@ impl<A: Open> Worker<A> {
         if rare == 13 && has(self, "regions") {
             self.close_region();
         }
-        if self.ledger.random.below(3000) > 0 {
+        if Instant::now() < self.next_event {
             return;
         }
+        let pause = 20 + self.ledger.random.below(600) as u64;
+        self.next_event = Instant::now() + Duration::from_millis(pause);
         match self.ledger.random.below(12) {
-            0 | 1 if has(self, "close") && !self.stations.is_empty() => self.reopen(),
-            2 if has(self, "fork") && self.children.len() < 2 => self.fork(),
-            3 if has(self, "exit") => {
+            0..=2 if has(self, "close") && !self.stations.is_empty() => self.reopen(),
+            9 | 10 if has(self, "fork") && self.children.len() < 2 => self.fork(),
+            3 if has(self, "exit") && self.ledger.random.below(3) == 0 => {
                 self.ledger.say("exits");
                 std::process::exit(0);
             }
-            4 if has(self, "exec") => self.exec(),
+            4 if has(self, "exec") && self.ledger.random.below(3) == 0 => self.exec(),
             5 | 6 if has(self, "no-copies") => self.forbid_copies(),
             7 if has(self, "eintr") => self.interrupt(),
             8 if has(self, "files") => self.few_files(),
@@ -124,7 +126,7 @@ impl<A: Open> Worker<A> {
         action.sa_sigaction = nothing as *const () as usize;
         // SAFETY: the handler does nothing.
         unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) };
-        let often = libc::timeval { tv_sec: 0, tv_usec: 200 + self.ledger.random.below(2000) as i64 };
+        let often = libc::timeval { tv_sec: 0, tv_usec: (40 << self.ledger.random.below(6)) as i64 };
         let timer = libc::itimerval { it_interval: often, it_value: often };
         // SAFETY: as above.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };

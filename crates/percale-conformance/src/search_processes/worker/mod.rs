@@ -8,12 +8,16 @@ pub(crate) mod task;
 
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use percale::endpoint::{EndpointBuilder, Owned, Ownership, Shared};
 use percale::{
-    Access, CompletionQueue, Domain, Endpoint, Entry, EventQueue, OpFlags, PeerAddress, Progress, ReceiveWork, Region,
-    Segment, Segments, SharedReceive,
+    Access, CompletionQueue, Domain, Endpoint, Entry, ErrorEntry, EventQueue, OpFlags, PeerAddress, Progress,
+    ReceiveWork, Region, Segment, Segments, SharedReceive,
 };
 use rustix::fs::OFlags;
 
@@ -86,6 +90,52 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
     ledger.is_good()
 }
 
+type Report = Result<Entry, ErrorEntry>;
+
+/// Takes what a queue has.
+fn read(queue: &CompletionQueue) -> Vec<Report> {
+    let mut entries = [Entry::default(); 16];
+    match queue.read(&mut entries) {
+        Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect(),
+        Err(_) => queue.read_error().into_iter().map(Err).collect(),
+    }
+}
+
+/// A thread that waits for results, and so makes progress while its worker does something else.
+#[derive(Debug)]
+struct Reader {
+    results: Receiver<Report>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    fn start(queue: &CompletionQueue) -> Self {
+        let ((tell, results), stop, queue) = (channel(), Arc::new(AtomicBool::new(false)), queue.clone());
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut entries = [Entry::default(); 16];
+            while !stopped.load(Ordering::Relaxed) {
+                let found: Vec<Report> = match queue.wait(&mut entries, Some(Duration::from_millis(5))) {
+                    Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect(),
+                    Err(_) => queue.read_error().into_iter().map(Err).collect(),
+                };
+                found.into_iter().for_each(|result| drop(tell.send(result)));
+            }
+        });
+        Self { results, stop, thread }
+    }
+
+    fn take(&self) -> Vec<Report> {
+        self.results.try_iter().collect()
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.thread.join());
+    }
+}
+
 /// A region of this worker.
 #[derive(Debug)]
 struct Own {
@@ -101,6 +151,8 @@ struct Worker<A: Open> {
     pool: Option<SharedReceive>,
     /// Where endpoints report, if not to queues of their own.
     queue: Option<CompletionQueue>,
+    /// A thread that reads it.
+    reader: Option<Reader>,
     domain: Domain,
     ledger: Ledger,
     next_id: u16,
@@ -109,6 +161,7 @@ struct Worker<A: Open> {
     ports: Vec<u16>,
     children: Vec<Child>,
     input: Vec<u8>,
+    next_event: Instant,
     going: bool,
     finishing: bool,
     closing: bool,
@@ -126,7 +179,10 @@ impl<A: Open> Worker<A> {
         let builder = if A::THREADS && seed & 1 == 0 { builder.progress(Progress::Automatic) } else { builder };
         let domain = builder.open().unwrap_or_else(|error| panic!("no domain: {error}"));
         let pool = plan.shared.then(|| domain.shared_receive());
-        let queue = (plan.seed & 6 == 0 && !plan.shared).then(|| CompletionQueue::new(1024, 1024));
+        if let Some(pool) = &pool {
+            pool.set_multi_receive_minimum(plan.longest);
+        }
+        let queue = (plan.seed & 6 == 0 || plan.shared).then(|| CompletionQueue::new(512, 512));
         let ports = words[2..].iter().map(|&port| port as u16).collect();
         let (regions, children, input) = (Vec::new(), Vec::new(), Vec::new());
         let (next_id, next_region) = (words[1] as u16, words[1] << 20);
@@ -138,6 +194,7 @@ impl<A: Open> Worker<A> {
             stations,
             regions,
             pool,
+            reader: queue.as_ref().filter(|_| A::THREADS).map(Reader::start),
             queue,
             domain,
             ledger,
@@ -146,6 +203,7 @@ impl<A: Open> Worker<A> {
             ports,
             children,
             input,
+            next_event: Instant::now(),
             going: false,
             finishing,
             closing,
@@ -177,6 +235,7 @@ impl<A: Open> Worker<A> {
             std::thread::sleep(Duration::from_millis(20));
         };
         self.next_id += 1;
+        self.ledger.own_ports.push(endpoint.address().port());
         let station = Station::new(endpoint, vector, events, self.next_id);
         self.ledger.say(&format!("there {} {}", station.port, station.id));
         self.stations.push(station);
@@ -239,7 +298,9 @@ impl<A: Open> Worker<A> {
     fn receive_pooled(&mut self) {
         let Some(pool) = &self.pool else { return };
         while self.ledger.waiting(0, POOLED) < 6 {
-            let mut block = vec![0x44; self.ledger.plan.longest];
+            let multi = self.ledger.random.below(3) == 0;
+            let longest = self.ledger.plan.longest;
+            let mut block = vec![0x44; if multi { longest * 3 } else { longest }];
             // SAFETY: the block stays in the ledger until the receive has ended.
             let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
             let context = self.ledger.context();
@@ -249,12 +310,14 @@ impl<A: Open> Worker<A> {
                 segments: Segments::one(segment),
                 tag: tag(POOLED),
                 context,
-                flags: OpFlags::COMPLETION,
+                flags: if multi { OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE } else { OpFlags::COMPLETION },
             };
             if crate::memory::post_shared(pool, &work).is_err() {
                 break;
             }
-            self.ledger.insert(context, Raw::new(What::Receive, Some(block), 0, POOLED, number, 0));
+            let mut raw = Raw::new(What::Receive, Some(block), 0, POOLED, number, 0);
+            raw.multi = multi;
+            self.ledger.insert(context, raw);
         }
     }
 
@@ -275,6 +338,7 @@ impl<A: Open> Worker<A> {
             self.ledger.note(|| format!("heard {line}"));
             match &*line {
                 "go" => self.going = true,
+                "dump" => self.ledger.dump(),
                 "finish" => {
                     self.finishing = true;
                     self.ledger.finishing = Some(Instant::now());
@@ -298,18 +362,21 @@ impl<A: Open> Worker<A> {
             any |= station.poll(&mut self.ledger);
         }
         let Some(queue) = self.queue.clone() else { return any };
-        let mut entries = [Entry::default(); 16];
         loop {
-            let results = match queue.read(&mut entries) {
-                Ok(0) => return any,
-                Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect::<Vec<_>>(),
-                Err(_) => queue.read_error().into_iter().map(Err).collect(),
-            };
+            let results = self.reader.as_ref().map_or_else(|| read(&queue), Reader::take);
+            if results.is_empty() {
+                return any;
+            }
             any = true;
             for result in results {
                 let context = result.as_ref().map_or_else(|error| error.entry.context, |entry| entry.context);
-                let Some(life) = self.ledger.life_of(context) else { continue };
-                let at = self.stations.iter().position(|station| life == 0 || station.id == life);
+                let life = self.ledger.life_of(context);
+                if life.is_none() && context > 0 && self.ledger.is_over(context) {
+                    // Of an endpoint that has been closed.
+                    continue;
+                }
+                let at =
+                    self.stations.iter().position(|station| life.is_none_or(|life| life == 0 || station.id == life));
                 if let Some(at) = at {
                     self.stations[at].ended(&mut self.ledger, result);
                 }
@@ -479,6 +546,7 @@ impl<A: Open> Worker<A> {
         while !self.regions.is_empty() && Instant::now() < until {
             self.close_region();
         }
+        self.reader.take().into_iter().for_each(Reader::stop);
         drop((self.pool.take(), self.queue.take(), std::mem::take(&mut self.regions)));
         let Self { domain, ledger, .. } = self;
         drop(domain);
