@@ -11,7 +11,7 @@ use percale_conformance::search_processes::{Plan, play, supervisor};
 const APART: &str = "PERCALE_SEARCH_APART";
 
 const USAGE: &str = "usage: search-processes [--seconds N] [--transport shm|tcp|both] [--seed N]... [--rounds N] \
-                     [--kinds KIND,...] [--without KIND,...] [--set NAME=NUMBER]... [--logs DIR] [--keep-going]";
+                     [--kinds KIND,...] [--without KIND,...] [--set NAME=NUMBER]... [--logs DIR] [--keep-going] [--asan]";
 
 struct Arguments {
     time: Duration,
@@ -23,6 +23,7 @@ struct Arguments {
     without: Vec<String>,
     logs: PathBuf,
     keep_going: bool,
+    asan: bool,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -36,6 +37,7 @@ fn arguments() -> Option<Arguments> {
         without: Vec::new(),
         logs: std::env::temp_dir().join(format!("percale-search-{}", std::process::id())),
         keep_going: false,
+        asan: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -54,6 +56,7 @@ fn arguments() -> Option<Arguments> {
             "--set" => all.set.push(words.next()?),
             "--logs" => all.logs = words.next()?.into(),
             "--keep-going" => all.keep_going = true,
+            "--asan" => all.asan = true,
             _ => return None,
         }
     }
@@ -82,12 +85,36 @@ fn apart() -> Option<ExitCode> {
     None
 }
 
+/// Builds this program with AddressSanitizer, by the nightly compiler, and runs that one with the same arguments.
+fn sanitized() -> ExitCode {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("asan");
+    let triple = &*format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut build = Command::new("cargo");
+    build.args(["+nightly", "build", "--quiet", "--target", triple, "-p", "percale-conformance"]);
+    build.args(["--bin", "search-processes"]).env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", &target);
+    if !build.status().is_ok_and(|status| status.success()) {
+        eprintln!("the nightly compiler cannot build it with AddressSanitizer");
+        return ExitCode::FAILURE;
+    }
+    let program = target.join(triple).join("debug").join("search-processes");
+    // Workers end by calls that run no destructors, so leaks are none.
+    let status = Command::new(program)
+        .args(std::env::args().skip(1).filter(|word| word != "--asan"))
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1")
+        .status();
+    if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     play();
     let Some(arguments) = arguments() else {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     };
+    if arguments.asan {
+        return sanitized();
+    }
     if let Some(code) = apart() {
         return code;
     }

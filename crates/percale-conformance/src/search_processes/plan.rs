@@ -16,8 +16,19 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const ENDING: [&str; 7] = ["close", "exec", "exit", "kill", "files", "pose", "same-address"];
 
 /// Events after which no operation of a worker may fail.
-const HARMLESS: [&str; 10] =
-    ["cancel", "drop", "regions", "fork", "stop", "eintr", "no-copies", "stranger", "flood", "own-address"];
+const HARMLESS: [&str; 11] = [
+    "cancel",
+    "drop",
+    "regions",
+    "fork",
+    "stop",
+    "eintr",
+    "no-copies",
+    "stranger",
+    "flood",
+    "own-address",
+    "bad-memory",
+];
 
 /// One round.
 #[derive(Clone, Debug)]
@@ -120,7 +131,7 @@ impl Plan {
     /// Whether memory of receives may be such that the kernel's copies fail.
     #[must_use]
     pub fn may_write_badly(&self) -> bool {
-        self.transport == "shm" && self.longest > 100_000 && !self.has("no-copies")
+        self.has("bad-memory") && self.transport == "shm" && self.longest > 100_000 && !self.has("no-copies")
     }
 
     /// As [`read`](Self::read) reads it.

@@ -279,6 +279,15 @@ impl Round<'_> {
         std::thread::spawn(move || stranger::visit(target, other, manner, seed));
     }
 
+    /// Has workers write where they hang.
+    fn ask_where(&mut self) {
+        for worker in &mut self.workers {
+            worker.excused = true;
+            worker.signal(Signal::USR1);
+        }
+        self.hear(Duration::from_secs(3));
+    }
+
     /// Has workers end what is under way, and then close.
     fn finish(&mut self) {
         for worker in &mut self.workers {
@@ -298,6 +307,8 @@ impl Round<'_> {
             let busy = busy.collect::<Vec<_>>();
             if !busy.is_empty() {
                 self.fault(format!("workers {busy:?} have operations that do not end"));
+                self.hear(Duration::from_secs(1));
+                self.ask_where();
             }
         }
         if !self.report.faults.is_empty() {
@@ -315,6 +326,7 @@ impl Round<'_> {
         if !self.workers.is_empty() {
             let left = self.workers.iter().map(|worker| worker.number).collect::<Vec<_>>();
             self.fault(format!("workers {left:?} do not close"));
+            self.ask_where();
         }
     }
 }

@@ -117,6 +117,20 @@ impl<A: Open> Worker<A> {
         self.ledger.note(|| format!("forbidden: {privileges} {done}"));
     }
 
+    /// On SIGUSR1 the process writes where its main thread is, and ends: the supervisor asks those that hang.
+    pub(super) fn tell_where() {
+        extern "C" fn tell(_: libc::c_int) {
+            eprintln!("does not answer; it is here:\n{}", std::backtrace::Backtrace::force_capture());
+            // SAFETY: ends this process only.
+            unsafe { libc::_exit(9) };
+        }
+        // SAFETY: all fields of this structure may be zero.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = tell as *const () as usize;
+        // SAFETY: the handler ends the process, whatever it interrupts.
+        unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    }
+
     /// Signals at a high rate, whose handlers do not have calls restarted.
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}

@@ -385,6 +385,7 @@ impl<A: Open> Worker<A> {
     }
 
     fn work(&mut self) {
+        Self::tell_where();
         for _ in 0..self.ledger.plan.endpoints {
             self.open();
         }
