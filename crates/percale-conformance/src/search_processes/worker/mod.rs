@@ -452,8 +452,9 @@ impl<A: Open> Worker<A> {
 
     /// There is nothing to do: waits in one of the ways of programs.
     fn rest(&mut self) {
+        let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
         let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
-        if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(200) == 0 {
+        if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(rarely) == 0 {
             return self.sleep();
         }
         if self.ledger.random.below(3) == 0 {
