@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::abi;
 use crate::control::operation;
 use crate::keys::Bound;
-use crate::machine::{Machine, machine, take};
+use crate::machine::{Entry, Machine, machine, take};
 use crate::pair::{Receive, Request, State};
 use crate::wire::queue_pair::Gid;
 
@@ -406,7 +406,9 @@ unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi
     let mut state = machine();
     let (mut count, most) = (0, usize::try_from(most).unwrap_or(0));
     while count < most {
-        let Some(entry) = state.queues.get_mut(&handle).and_then(|queue| queue.entries.pop_front()) else { break };
+        let Some(queue) = state.queues.get_mut(&handle) else { break };
+        let seen = |entry: &Entry| entry.ready.is_none_or(|ready| ready <= Instant::now());
+        let Some(entry) = queue.entries.pop_front_if(|entry| seen(entry)) else { break };
         if let Some(pair) = state.pairs.get_mut(&entry.wc.qp_num) {
             let used = if entry.is_send { &mut pair.used.0 } else { &mut pair.used.1 };
             *used = used.saturating_sub(1);

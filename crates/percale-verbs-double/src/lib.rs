@@ -19,7 +19,8 @@
 //! | `event NAME cq_error\|qp_fatal` | the same for the queue, or queue pair, of the device that was made last |
 //! | `event NAME cq_error N` | for the queue that was made `N` queues before it |
 //!
-//! Calls are named as in C (`ibv_reg_mr`). Operations are `send`, `write`, `read`, `bind`, `invalidate`; a delay also of `connect`.
+//! Calls are named as in C (`ibv_reg_mr`). Operations are `send`, `write`, `read`, `bind`, `invalidate`; a delay also of `connect`, and of
+//! `receive`, whose completion is seen so much later.
 //!
 //! # How it works
 //! The state of a process is one value behind one lock ([`machine`]); a request to a queue pair of the same process is done in the

@@ -45,6 +45,8 @@ pub(crate) struct Channel {
 pub(crate) struct Entry {
     pub(crate) wc: abi::Wc,
     pub(crate) is_send: bool,
+    /// It is not seen before.
+    pub(crate) ready: Option<Instant>,
 }
 
 /// A completion queue.
@@ -247,13 +249,33 @@ impl Machine {
         if found.entries.len() >= found.capacity {
             return self.overflow(queue);
         }
+        let ready = entry.ready;
         found.entries.push_back(entry);
+        match ready {
+            Some(ready) => self.at(ready, 0),
+            None => self.report(queue),
+        }
+    }
+
+    /// There is a completion: reports it, if that is wanted.
+    fn report(&mut self, queue: u32) {
+        let Some(found) = self.queues.get_mut(&queue) else { return };
         if std::mem::take(&mut found.armed)
             && let Some(channel) = found.channel.and_then(|channel| self.channels.get_mut(&channel))
         {
             channel.events.push_back(queue);
             add(channel.fd);
         }
+    }
+
+    /// Reports completions that are seen from now on.
+    pub(crate) fn report_late(&mut self) {
+        let now = Instant::now();
+        let is_late =
+            |queue: &Queue| queue.entries.front().is_some_and(|entry| entry.ready.is_some_and(|ready| ready <= now));
+        let late: Vec<u32> =
+            self.queues.iter().filter(|(_, queue)| is_late(queue)).map(|(number, _)| *number).collect();
+        late.into_iter().for_each(|queue| self.report(queue));
     }
 
     /// A completion queue failed: it takes nothing more, and its queue pairs are in error.

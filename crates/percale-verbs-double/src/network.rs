@@ -327,6 +327,9 @@ impl Machine {
         let mut due: Vec<u32> = self.timers.extract_if(.., |(when, _)| *when <= now).map(|(_, pair)| pair).collect();
         due.sort_unstable();
         due.dedup();
+        if due.first() == Some(&0) {
+            self.report_late();
+        }
         due.into_iter().for_each(|pair| self.pump(pair));
         let network = self.network.as_mut().filter(|network| !network.ends)?;
         while let Ok((socket, _)) = network.listener.accept() {

@@ -190,13 +190,16 @@ impl Machine {
             _ => abi::WC_SEND,
         };
         let wc = abi::Wc { wr_id: request.id, status, opcode, byte_len: len, qp_num: number, ..abi::Wc::default() };
-        self.complete(queue, Entry { wc, is_send: true });
+        self.complete(queue, Entry { wc, is_send: true, ready: None });
     }
 
     /// A receive completes.
     pub(crate) fn received(&mut self, number: u32, wc: abi::Wc) {
-        let Some(queue) = self.pairs.get(&number).map(|pair| pair.receive_queue) else { return };
+        let Some((queue, context)) = self.pairs.get(&number).map(|pair| (pair.receive_queue, pair.context)) else {
+            return;
+        };
+        let ready = self.device(context).delay("receive").map(|delay| Instant::now() + delay);
         let wc = abi::Wc { opcode: abi::WC_RECV, qp_num: number, ..wc };
-        self.complete(queue, Entry { wc, is_send: false });
+        self.complete(queue, Entry { wc, is_send: false, ready });
     }
 }

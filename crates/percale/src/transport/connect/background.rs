@@ -6,27 +6,34 @@
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler(2); each block states its own reason")]
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use rustix::thread::CpuSet;
 
-/// Threads of a crew at most.
+/// Threads of a crew at most, and of those that work for one peer.
 const THREADS: usize = 8;
+const FOR_ONE_PEER: usize = THREADS / 2;
 
 /// What a crew does.
 pub(crate) trait Job: Send + 'static {
     /// Does it. It may take seconds.
     fn run(self);
-}
 
-impl Job for Box<dyn FnOnce() + Send> {
-    fn run(self) {
-        self();
+    /// Whether whoever asked for it still waits for it. Else it is dropped when its turn comes.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    /// The peer that it is for, by the address that the kernel knows: others have threads besides.
+    fn peer(&self) -> Option<IpAddr> {
+        None
     }
 }
 
-/// A few threads, as many as there are jobs, which end when nothing is left to do. Jobs beyond those wait.
+/// A few threads, as many as there are jobs, which end when nothing is left to do. Jobs beyond those wait, and so do those of a peer for which
+/// half of the threads work already.
 pub(crate) struct Crew<J> {
     name: &'static str,
     jobs: Mutex<Jobs<J>>,
@@ -35,6 +42,8 @@ pub(crate) struct Crew<J> {
 struct Jobs<J> {
     waiting: VecDeque<J>,
     threads: usize,
+    /// For whom threads work.
+    working: Vec<IpAddr>,
 }
 
 impl<J> fmt::Debug for Crew<J> {
@@ -46,7 +55,7 @@ impl<J> fmt::Debug for Crew<J> {
 impl<J: Job> Crew<J> {
     /// One whose threads have this name.
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
-        Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0 }) })
+        Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0, working: Vec::new() }) })
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
@@ -80,15 +89,35 @@ impl<J: Job> Crew<J> {
 
     /// Does what there is to do.
     fn work(&self) {
+        let mut peer = None;
         loop {
             let mut jobs = self.jobs();
-            let Some(job) = jobs.waiting.pop_front() else {
+            if let Some(at) = jobs.working.iter().position(|one| Some(*one) == peer) {
+                jobs.working.swap_remove(at);
+            }
+            let Some(job) = jobs.next() else {
                 jobs.threads -= 1;
                 return;
             };
+            peer = job.peer();
+            jobs.working.extend(peer);
             drop(jobs);
-            job.run();
+            if job.is_wanted() {
+                job.run();
+            }
         }
+    }
+}
+
+impl<J: Job> Jobs<J> {
+    /// The first job whose peer has not its share of threads. What nobody wants needs no share.
+    fn next(&mut self) -> Option<J> {
+        let may = |job: &J| {
+            let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();
+            !job.is_wanted() || job.peer().is_none_or(|peer| works(peer) < FOR_ONE_PEER)
+        };
+        let at = self.waiting.iter().position(may)?;
+        self.waiting.remove(at)
     }
 }
 
@@ -109,5 +138,60 @@ pub(crate) fn step_back() {
             let error = io::Error::last_os_error();
             tracing::warn!(%error, "a thread of the library keeps its starter's priority");
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Crew, Job, THREADS};
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex, Weak};
+    use std::time::Duration;
+
+    /// Waits until it may end, and says that it has.
+    struct Waits {
+        may_end: Arc<Mutex<Receiver<()>>>,
+        ended: Sender<u8>,
+        peer: u8,
+        wanted: Weak<()>,
+    }
+
+    impl Job for Waits {
+        fn run(self) {
+            if self.peer == 1 {
+                self.may_end.lock().unwrap().recv().unwrap();
+            }
+            self.ended.send(self.peer).unwrap();
+        }
+
+        fn is_wanted(&self) -> bool {
+            self.wanted.strong_count() > 0
+        }
+
+        fn peer(&self) -> Option<IpAddr> {
+            Some(Ipv4Addr::new(10, 0, 0, self.peer).into())
+        }
+    }
+
+    #[test]
+    fn flt_007_a_peer_whose_jobs_take_long_leaves_threads_to_others() {
+        let (crew, alive) = (Crew::new("percale-test"), Arc::new(()));
+        let ((may, may_end), (ended, ends)) = (channel(), channel());
+        let may_end = Arc::new(Mutex::new(may_end));
+        let job = |peer, wanted| Waits { may_end: Arc::clone(&may_end), ended: ended.clone(), peer, wanted };
+        (0..2 * THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&alive))));
+        // What nobody waits for any more is not done.
+        let gone = Arc::new(());
+        (0..THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&gone))));
+        drop(gone);
+        (2..10).for_each(|peer| crew.start(job(peer, Arc::downgrade(&alive))));
+        let mut others: Vec<u8> =
+            (2..10).map(|_| ends.recv_timeout(Duration::from_secs(30)).expect("a thread")).collect();
+        others.sort_unstable();
+        assert_eq!(others, (2..10).collect::<Vec<_>>());
+        (0..3 * THREADS).for_each(|_| may.send(()).unwrap());
+        (0..2 * THREADS).for_each(|_| assert_eq!(ends.recv_timeout(Duration::from_secs(30)), Ok(1)));
+        assert!(ends.recv_timeout(Duration::from_millis(50)).is_err(), "a job that nobody wanted was done");
     }
 }

@@ -8,13 +8,17 @@
 //! for it for a second. So [`Pairs`] has threads of its own for that, as long as there is something to do; what came of it comes back as a
 //! command, and finds its set-up by number, if that is still about the same.
 //!
+//! **A round trip.** Two ports may both be active and not reach each other. So before the initiator's last word a message goes over the queue
+//! pairs, and its acknowledgement comes back; else the connection is made over TCP, if that is allowed, and the address is remembered for a while.
+//!
 //! **What callers cost.** A queue pair has locked memory before its caller has said its last word, so only [`UNDECIDED`] callers of a
 //! domain have one, or wait for one, at a time. The next ones are told [`CROWDED`] and try again; when half of their time is over they
 //! go on over TCP, if that is allowed.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Instant;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::ConnectError;
 use super::background::{Crew, Job};
@@ -32,13 +36,19 @@ pub(super) const UNDECIDED: usize = 64;
 /// What the next one is told. (It is also what a device may say: then trying again is right, too.)
 pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 
+/// How long a round trip may take where TCP is allowed besides; and where it is not: a device gives up after some four seconds.
+const ROUND_TRIP: Duration = Duration::from_secs(1);
+const ROUND_TRIP_ALONE: Duration = Duration::from_secs(6);
+
 /// What a set-up waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Pairing {
     /// The job.
     number: u64,
     /// The peer has named its queue pair; the initiator's last word follows.
     is_last: bool,
+    /// The job ends with this.
+    _alive: Arc<()>,
 }
 
 /// A queue pair to be made, unless it is, and to be connected, if the peer's is known.
@@ -51,17 +61,47 @@ pub(super) struct Pair {
     adapter: Arc<Adapter>,
     wire: Option<Box<Wire>>,
     peer: Option<End>,
+    /// How long a round trip may take.
+    limit: Duration,
+    /// The peer, if it called.
+    caller: Option<IpAddr>,
+    wanted: Weak<()>,
+}
+
+impl Pair {
+    fn make(
+        adapter: &Arc<Adapter>,
+        wire: Option<Box<Wire>>,
+        peer: Option<End>,
+        limit: Duration,
+    ) -> io::Result<Box<Wire>> {
+        let is_last = wire.is_some();
+        let mut wire = match wire {
+            Some(wire) => wire,
+            None => Box::new(Wire::new(adapter)?),
+        };
+        let Some(peer) = peer else { return Ok(wire) };
+        wire.connect(&peer)?;
+        if is_last {
+            wire.try_out(limit).inspect_err(|_| adapter.note_unreached(peer.gid))?;
+        }
+        Ok(wire)
+    }
 }
 
 impl Job for Pair {
     fn run(self) {
-        let Self { shared, setup, number, adapter, wire, peer, .. } = self;
-        let make = || match wire {
-            Some(wire) => Ok(wire),
-            None => Wire::new(&adapter).map(Box::new),
-        };
-        let done = make().and_then(|wire| peer.map_or(Ok(()), |peer| wire.connect(&peer)).map(|()| wire));
-        shared.send(Command::Paired { setup, number, result: done.map_err(|error| failed(&error)) });
+        let Self { shared, setup, number, adapter, wire, peer, limit, .. } = self;
+        let result = Self::make(&adapter, wire, peer, limit).map_err(|error| failed(&error));
+        shared.send(Command::Paired { setup, number, result });
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.strong_count() > 0
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.caller
     }
 }
 
@@ -72,18 +112,27 @@ impl Reactor {
     /// Whether one more caller may have a queue pair.
     fn has_place(&self) -> bool {
         let undecided = |setup: &&Setup| (setup.wire.is_some() || setup.pairing.is_some()) && setup.is_called();
-        self.setups.values().filter(undecided).count().max(self.pairs.waiting(|pair| pair.is_called)) < UNDECIDED
+        let waiting = self.pairs.waiting(|pair| pair.is_called && pair.is_wanted());
+        self.setups.values().filter(undecided).count().max(waiting) < UNDECIDED
     }
 
     /// Has our queue pair made, unless it is, and connected, if the peer's is known.
     fn pair(&self, id: u64, setup: &mut Setup, peer: Option<End>) -> Result<(), u32> {
         let adapter = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.verbs.as_ref());
         let adapter = adapter.ok_or_else(|| failed(&io::ErrorKind::Unsupported.into()))?;
+        let tcp = setup.both().contains(HelloFlags::TCP);
+        let is_last = setup.wire.is_some();
+        if tcp && is_last && peer.is_some_and(|peer| adapter.was_unreached(peer.gid)) {
+            return Err(libc::EHOSTUNREACH.cast_unsigned());
+        }
         let (number, wire) = (self.number(), setup.wire.take());
-        setup.pairing = Some(Pairing { number, is_last: wire.is_some() });
+        let alive = Arc::new(());
+        let wanted = Arc::downgrade(&alive);
+        setup.pairing = Some(Pairing { number, is_last, _alive: alive });
         let (is_called, adapter) = (setup.is_called(), Arc::clone(adapter));
-        let shared = Arc::clone(&self.shared);
-        self.pairs.start(Pair { shared, setup: id, is_called, number, adapter, wire, peer });
+        let (shared, caller) = (Arc::clone(&self.shared), is_called.then(|| setup.remote.ip()));
+        let limit = if tcp { ROUND_TRIP } else { ROUND_TRIP_ALONE };
+        self.pairs.start(Pair { shared, setup: id, is_called, number, adapter, wire, peer, limit, caller, wanted });
         Ok(())
     }
 

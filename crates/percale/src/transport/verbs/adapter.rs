@@ -1,6 +1,8 @@
 //! Which port of which device is used, and why none is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::context::{Context, DeviceLimits, Port, ProtectionDomain};
@@ -22,7 +24,14 @@ pub struct Adapter {
     windows: Option<Using>,
     /// Devices that come before its own and cannot be used, and why.
     skipped: Vec<String>,
+    /// Addresses from which no acknowledgement came, and when.
+    unreached: Mutex<HashMap<Gid, Instant>>,
 }
+
+/// How long an address from which no acknowledgement came is not tried again.
+const UNREACHED: Duration = Duration::from_secs(60);
+/// Such addresses that are remembered.
+const REMEMBERED: usize = 1024;
 
 /// A port as it was when it was looked at last: its address may change.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +94,16 @@ impl Adapter {
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             wire::try_pair(&domain).map_err(|error| format!("it makes no reliable connection ({error})"))?;
             let windows = Using::of(&limits);
-            return Ok(Self { domain, limits, number, place, makers: makers(), windows, skipped: Vec::new() });
+            return Ok(Self {
+                domain,
+                limits,
+                number,
+                place,
+                makers: makers(),
+                windows,
+                skipped: Vec::new(),
+                unreached: Mutex::default(),
+            });
         }
         Err(why)
     }
@@ -142,6 +160,21 @@ impl Adapter {
     #[must_use]
     pub fn longest(&self) -> u32 {
         self.place().port.longest
+    }
+
+    /// No acknowledgement comes from this address.
+    pub(crate) fn note_unreached(&self, gid: Gid) {
+        let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        unreached.retain(|_, since| since.elapsed() < UNREACHED);
+        if unreached.len() < REMEMBERED {
+            unreached.insert(gid, Instant::now());
+        }
+    }
+
+    /// Whether that was so a short time ago.
+    pub(crate) fn was_unreached(&self, gid: Gid) -> bool {
+        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        unreached.get(&gid).is_some_and(|since| since.elapsed() < UNREACHED)
     }
 
     /// What a peer must know of a queue pair here.

@@ -41,7 +41,8 @@ impl VerbsLink {
         pins: Pins,
     ) -> io::Result<Self> {
         wire.watch(Socket::new(connection, &options)?)?;
-        let parts = WireParts { adapter: Arc::clone(wire.adapter()), queue: Arc::clone(wire.queue()) };
+        let parts =
+            WireParts { adapter: Arc::clone(wire.adapter()), queue: Arc::clone(wire.queue()), peer: wire.peer() };
         Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
     }
 

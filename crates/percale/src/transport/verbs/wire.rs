@@ -15,7 +15,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -24,7 +25,7 @@ use super::credit::{Credits, NOTES, RECEIVES, SENDS};
 use super::direct::ACCESSES;
 use super::region::Rights;
 use super::{
-    Adapter, Completion, CompletionChannel, CompletionQueue, DeviceLimits, End, MemoryRegion, PairSize, Path,
+    Adapter, Completion, CompletionChannel, CompletionQueue, DeviceLimits, End, Gid, MemoryRegion, PairSize, Path,
     ProtectionDomain, QueuePair, abi,
 };
 use crate::memory::volatile::Segments;
@@ -37,9 +38,9 @@ const SLOT: usize = 4 << 10;
 const COMPLETIONS: usize = SENDS + NOTES + RECEIVES + ACCESSES;
 /// Bytes that a message may carry in its request, if the device lets it.
 const INLINE: u32 = 256;
-/// Polls that find nothing after the peer's end was seen, until it is believed that nothing more comes: its last bytes may
-/// be in memory a moment later than the end of the other connection.
-const LAST_LOOKS: u32 = 64;
+/// How long the peer's last bytes are looked for after its end was seen, since something came last: they travel another way than the end of
+/// the other connection.
+const LAST_LOOKS: Duration = Duration::from_millis(20);
 
 /// Of a request's number: it is a receive, into the slot that the rest names.
 const RECEIVE: u64 = 1 << 62;
@@ -47,6 +48,8 @@ const RECEIVE: u64 = 1 << 62;
 const NOTE: u64 = 1 << 63;
 /// It is an access over another queue pair, which reports here.
 const ACCESS: u64 = 1 << 61;
+/// It is the message that tries the connection out.
+const TRIAL: u64 = 1 << 60;
 
 /// One end of the stream.
 #[derive(Debug)]
@@ -55,6 +58,10 @@ pub struct Wire {
     adapter: Arc<Adapter>,
     path: Path,
     ours: End,
+    /// The address that it is connected to.
+    peer: OnceLock<Gid>,
+    /// The peer has tried the connection out, which it may do once.
+    tried: bool,
     /// The connection whose end is the peer's, once that stands.
     watched: Option<Arc<Socket>>,
     /// Wake whoever sleeps on what the device tells unasked, and on its end: descriptors of this wire's own, for its owner's epoll.
@@ -75,8 +82,8 @@ pub struct Wire {
     posted: [bool; RECEIVES],
     /// Accesses that completed: their numbers and statuses.
     accesses: Vec<(u64, i32)>,
-    /// The peer's end was seen; polls that found nothing since.
-    ended: Option<u32>,
+    /// The peer's end was seen; since when nothing has come.
+    ended: Option<Instant>,
     failed: Option<Broken>,
 }
 
@@ -124,6 +131,8 @@ impl Wire {
             adapter: Arc::clone(adapter),
             path,
             ours,
+            peer: OnceLock::new(),
+            tried: false,
             watched: None,
             events: Vec::new(),
             credits: Credits::new(),
@@ -155,7 +164,32 @@ impl Wire {
     /// # Errors
     /// What the device says, which may be about the peer's address.
     pub fn connect(&self, peer: &End) -> io::Result<()> {
-        Ok(self.pair.connect(self.path, &self.ours, peer)?)
+        self.pair.connect(self.path, &self.ours, peer)?;
+        self.peer.get_or_init(|| peer.gid);
+        Ok(())
+    }
+
+    /// Sends a message of no bytes, and waits for the acknowledgement of the peer's device: then each reaches the other. For the side that
+    /// connects last, before anything else is sent.
+    ///
+    /// # Errors
+    /// What the device says; ETIMEDOUT if nothing comes.
+    pub(crate) fn try_out(&mut self, limit: Duration) -> io::Result<()> {
+        self.pair.post_send(TRIAL, 0, 0, None)?;
+        let queue = Arc::clone(self.pair.queue());
+        match queue.finish(TRIAL, limit, |one| self.completed(&one))? {
+            Some(0) => Ok(()),
+            Some(status) => {
+                tracing::debug!(status, "a queue pair's first message was not acknowledged");
+                Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH))
+            }
+            None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        }
+    }
+
+    /// The address that it is connected to, once it is.
+    pub(super) fn peer(&self) -> Option<Gid> {
+        self.peer.get().copied()
     }
 
     /// Takes the connection whose end is the peer's; it stands, and nothing is sent over it any more.
@@ -215,12 +249,12 @@ impl Wire {
         let Some(connection) = &self.watched else { return };
         match rustix::net::recv(&**connection, &mut [0u8; 16], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok((0, _)) => self.ended = self.ended.or(Some(0)),
+            Ok((0, _)) => _ = self.ended.get_or_insert_with(Instant::now),
             Ok(_) => self.fail(Broken::Protocol("bytes came over a connection that has nothing to say".into())),
             Err(Errno::TIMEDOUT) => {
                 self.fail(Broken::Timeout("its host did not answer the probes of the connection".into()));
             }
-            Err(_) => self.ended = self.ended.or(Some(0)),
+            Err(_) => _ = self.ended.get_or_insert_with(Instant::now),
         }
     }
 
@@ -340,6 +374,10 @@ impl Wire {
         if one.invalidated.is_some() {
             return Err("a message that invalidates one of our keys"); // Some devices let it, over any queue pair.
         }
+        if one.len == 0 && one.immediate.is_none() && !std::mem::replace(&mut self.tried, true) {
+            self.repost(slot);
+            return Ok(());
+        }
         let immediate = one.immediate.unwrap_or(0);
         if let Err(what) = self.credits.come(one.len == 0, immediate, self.arrived.len()) {
             self.fail(Broken::Protocol(what.into()));
@@ -438,9 +476,11 @@ impl Stream for Wire {
             return Err(self.error());
         }
         match &mut self.ended {
-            Some(looks) if came == 0 && *looks >= LAST_LOOKS => Ok(0),
-            Some(looks) => {
-                *looks = if came == 0 { *looks + 1 } else { 0 };
+            Some(since) if came == 0 && since.elapsed() >= LAST_LOOKS => Ok(0),
+            Some(since) => {
+                if came > 0 {
+                    *since = Instant::now();
+                }
                 Err(Errno::AGAIN)
             }
             None => Err(Errno::AGAIN),

@@ -85,3 +85,25 @@ fn exchange(adapter: &Arc<Adapter>) {
     }
     assert_eq!(byte, [7]);
 }
+
+/// The end of the other connection comes before the last bytes, however often somebody looks.
+#[test]
+fn flt_003_last_bytes_that_come_after_the_end_are_read() {
+    double::on("device double0; delay double0 receive 5", || {
+        let adapter = adapter().expect("a device");
+        let (mut one, mut two) = wires(&adapter);
+        assert_eq!(one.write_one(&[7]), Ok(1));
+        drop(one);
+        while !two.is_over() {
+            two.look();
+        }
+        let (mut byte, until) = ([0], Instant::now() + Duration::from_secs(10));
+        let read = loop {
+            match two.read_one(&mut byte) {
+                Err(Errno::AGAIN) => assert!(Instant::now() < until, "neither a byte nor an end"),
+                other => break other,
+            }
+        };
+        assert_eq!((read, byte), (Ok(1), [7]));
+    });
+}

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use super::*;
 use crate::transport::connect::handshake::{Event, Handshake};
 use crate::transport::connect::pairing::{CROWDED, UNDECIDED};
-use crate::transport::verbs::Adapter;
+use crate::transport::verbs::{Adapter, double};
 use crate::wire::hello::HelloFlags;
 use crate::wire::queue_pair::Offered;
 
@@ -120,4 +120,35 @@ fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     let told = lost.hear();
     println!("it was told: {told:?}");
     assert!(matches!(told, Event::Offered(_)));
+}
+
+/// Both ports are active, and nothing that one sends comes to the other.
+#[test]
+fn con_008_ports_that_do_not_reach_each_other_are_not_used() {
+    double::on("device double0 drop=1", || {
+        let adapter = adapter().expect("a device");
+        let [one, two] = services();
+        let b = verbs(&two, &adapter, (Transports::TCP, 60));
+        for attempt in 1..=2 {
+            let a = verbs(&one, &adapter, (Transports::TCP, 60));
+            a.registration.connect(attempt, b.address());
+            for up in [a.up(), b.up()] {
+                assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+                assert!(up.reason.contains("queue pair"), "{}", up.reason);
+            }
+            let gid = adapter.end(0).unwrap().gid;
+            assert!(adapter.was_unreached(gid), "it is remembered");
+        }
+        // Without TCP that is the end.
+        let c = verbs(&two, &adapter, (Transports::empty(), 60));
+        let a = verbs(&one, &adapter, (Transports::empty(), 60));
+        a.registration.connect(3, c.address());
+        let until = Instant::now() + Duration::from_secs(60);
+        while !a.mailbox.has_notices() {
+            assert!(Instant::now() < until, "it neither fails nor stands");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let notices = format!("{:?}", a.mailbox.take());
+        assert!(!notices.contains("Verbs("), "{notices}");
+    });
 }

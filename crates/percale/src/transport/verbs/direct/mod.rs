@@ -303,6 +303,8 @@ impl Direct {
 pub(super) struct WireParts {
     pub(super) adapter: Arc<super::Adapter>,
     pub(super) queue: Arc<super::CompletionQueue>,
+    /// The peer's address.
+    pub(super) peer: Option<super::Gid>,
 }
 
 /// What a frame about a queue pair says.

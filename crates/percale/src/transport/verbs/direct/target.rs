@@ -38,6 +38,11 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
+        // At another address than the frames' queue pair reached, the kernel might look for a port for long.
+        if wire.peer.is_some_and(|gid| gid != peer.gid) {
+            owed.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
+            return Ok(());
+        }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
         // What does not end may be reached over another one.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());

@@ -1,7 +1,8 @@
 //! Devices that are slow, or fail, on the double of libibverbs.
 
 use super::*;
-use crate::transport::verbs::double;
+use crate::transport::verbs::{End, double};
+use crate::wire::queue_pair::OfferedBytes;
 
 /// More writes than a queue pair has room for are under way when their region is closed.
 #[test]
@@ -30,5 +31,30 @@ fn rev_001_writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
             send.wait().unwrap();
             receive.wait().unwrap();
         }
+    });
+}
+
+/// A peer asks for a queue pair at an address that is nobody's, for which a kernel looks for a second.
+#[test]
+fn flt_007_no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
+    double::on("", || {
+        let (a, b, peer) = connected().expect("a device");
+        let region = b.domain.register(vec![0; LEN], ALL).unwrap();
+        let end = End { pair: 0x11, sequence: 1, lid: 0, gid: [0xfe; 16], mtu: 3 };
+        let ask = Head { kind: Kind::QueuePair, flags: Flags::ID, ..Head::default() };
+        for _ in 0..20 {
+            a.forge(&b, &ask, OfferedBytes::of(&Ok(end)).as_bytes());
+            let slot = b.slot(&a);
+            b.endpoint.progress();
+            b.engine(|engine| match &engine.links[slot as usize] {
+                Some(AnyLink::Verbs(link)) => assert!(!link.has_chores(), "something is being made"),
+                other => panic!("{other:?}"),
+            });
+            // It gets an answer that it did not ask for itself.
+            until(&[&a, &b], || a.ended());
+            until(&[&a, &b], || b.ended());
+            connect(&a, &b);
+        }
+        reach(&a, &b, peer, &region);
     });
 }
