@@ -58,6 +58,8 @@ pub(crate) struct Poller {
     /// Links of shared memory that are cold.
     cold: usize,
     rung: Vec<u32>,
+    /// How many links of shared memory there are, hot and cold. Links over queue pairs are hot as well.
+    rings: usize,
     /// How many TCP links there are.
     pub(super) sockets: usize,
     /// The socket heard of last.
@@ -86,6 +88,7 @@ impl Poller {
             by_bit: Vec::new(),
             cold: 0,
             rung: Vec::new(),
+            rings: 0,
             sockets: 0,
             hot_socket: None,
             refused: VecDeque::new(),
@@ -215,6 +218,7 @@ impl Poller {
             self.by_bit.resize(bit as usize + 1, 0);
         }
         self.by_bit[bit as usize] = slot + 1;
+        self.rings += 1;
         self.add_polled(slot);
     }
 
@@ -225,8 +229,8 @@ impl Poller {
     }
 
     /// Whether there are links of shared memory, whose peers have the bell's page.
-    pub(super) fn has_rings(&self) -> bool {
-        self.cold > 0 || !self.hot.is_empty()
+    pub(super) const fn has_rings(&self) -> bool {
+        self.rings > 0
     }
 
     /// Whether any link is cold.
@@ -296,6 +300,7 @@ impl Poller {
         if shared && !self.is_hot(slot) {
             self.cold -= 1;
         }
+        self.rings -= usize::from(shared);
         *self.mark(slot) = Mark::default();
         self.hot.retain(|&hot| hot != slot);
         self.busy.retain(|&busy| busy != slot);
