@@ -74,7 +74,11 @@ impl World {
                         let (life, _) = self.port(place)?;
                         Some(Member { place, life, id: None, is_joined: false, posted: 0 })
                     });
-                    let is_broken = self.settings.breaks || self.seats.iter().any(|seat| seat.was_closed);
+                    // Who joins the same list again is paired with the joins that others still owe to an earlier group.
+                    let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
+                    let is_broken = self.settings.breaks
+                        || self.seats.iter().any(|seat| seat.was_closed)
+                        || self.groups.past.iter().any(owes);
                     let group = Group { number: self.groups.made, members: members.collect(), is_broken };
                     self.groups.current = Some(group);
                 }
@@ -88,6 +92,10 @@ impl World {
                 group.is_broken = true;
                 self.groups.past.extend(self.groups.current.take());
                 self.groups_may_fail();
+                // What others have posted waits for what this member will not post.
+                for (_, operation) in self.ledger.pending_mut() {
+                    operation.is_closed |= operation.what == "collective";
+                }
                 on!(port, endpoint => endpoint.leave_group(id));
                 Ok(())
             }
