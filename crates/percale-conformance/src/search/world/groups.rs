@@ -9,7 +9,7 @@ use percale::{AddressSet, AtomicOp, Collective, CollectiveWork, Datatype, Event,
 
 use super::{World, on};
 use crate::search::ledger::{Fault, Life, Verdict};
-use crate::search::step::GroupStep;
+use crate::search::step::{GroupStep, Transport};
 
 /// A member's part of a group.
 #[derive(Debug)]
@@ -64,6 +64,9 @@ impl Groups {
 
 impl World {
     pub(super) fn group(&mut self, at: usize, what: GroupStep) -> Verdict {
+        if self.settings.transport == Transport::Loopback {
+            return Ok(()); // Its endpoints do not reach each other.
+        }
         let Some((life, port)) = self.port(at) else { return Ok(()) };
         match what {
             GroupStep::Join => {

@@ -336,6 +336,7 @@ impl World {
             for (_, message) in self.ledger.messages_mut() {
                 message.may_be_lost |= receive.criteria.fits(message);
             }
+            self.forgotten.push(receive.criteria);
         }
     }
 

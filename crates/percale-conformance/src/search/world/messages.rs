@@ -97,7 +97,8 @@ impl World {
             arrivals: 0,
             may_be_lost: harmed,
         };
-        self.ledger.send(id, message);
+        let may_be_lost = message.may_be_lost || self.forgotten.iter().any(|forgotten| forgotten.fits(&message));
+        self.ledger.send(id, Message { may_be_lost, ..message });
     }
 
     /// A refusal: nothing was done.

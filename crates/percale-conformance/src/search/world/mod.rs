@@ -34,7 +34,7 @@ use self::accesses::Regions;
 use self::counters::Deferrals;
 use self::groups::Groups;
 use self::handles::Held;
-use super::ledger::{Fault, Ledger, Life, Place, Verdict};
+use super::ledger::{Criteria, Fault, Ledger, Life, Place, Verdict};
 use super::lent::{self, Lender, Lent, Returns, Watch};
 use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
 use super::waker;
@@ -151,6 +151,8 @@ pub(super) struct World {
     /// The sums that collectives must give.
     sums: HashMap<u64, u64>,
     random: Random,
+    /// What receives take whose handles were forgotten: they stay posted.
+    forgotten: Vec<Criteria>,
     lives: u32,
     /// Wakers that were there before.
     wakers: usize,
@@ -208,6 +210,7 @@ impl World {
             groups: Groups::default(),
             sums: HashMap::new(),
             random: Random::new(settings.network_seed ^ 1),
+            forgotten: Vec::new(),
             lives: 0,
             wakers: waker::live(),
             step: 0,
