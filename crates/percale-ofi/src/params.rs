@@ -65,7 +65,7 @@ const TRUST: Parameter = Parameter {
 const UNEXPECTED_CAP: Parameter = Parameter {
     name: c"unexpected_cap",
     kind: FI_PARAM_SIZE_T,
-    help: c"Bytes of unexpected messages that are kept before their senders have to wait (default: 67108864)",
+    help: c"Bytes of one peer's unexpected messages that are kept before that peer has to wait (default: 67108864)",
 };
 const SOCKET_BUFFERS: Parameter = Parameter {
     name: c"socket_buffers",

@@ -137,7 +137,8 @@ impl DomainBuilder {
         self
     }
 
-    /// How many bytes of unexpected messages are kept before senders have to wait for receives. Default 64 MiB.
+    /// How many bytes of one peer's unexpected messages are kept before that peer has to wait for receives: it is asked to offer what it
+    /// would send. A message counts as its length and 256 bytes. One peer's messages do not count for another. Default 64 MiB.
     pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
         self.settings.unexpected_cap = bytes;
         self

@@ -90,6 +90,12 @@ pub struct Landing {
 
 /// The endpoint's engine, as its links see it.
 pub trait Sink {
+    /// Whether frames of this connection are to be taken now. If not, a link leaves them where they are; it still sends.
+    #[inline]
+    fn takes(&self, _from: Connection) -> bool {
+        true
+    }
+
     /// A whole frame.
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>);
 

@@ -1,6 +1,7 @@
 //! What arrives: the core as its links' sink.
 
 use super::access::{PART, SERVE};
+use super::budget::charge_of;
 use super::core::Core;
 use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
@@ -45,16 +46,15 @@ impl Core {
 
     /// Gives an arrived or offered message to its receive.
     pub(crate) fn fill(&mut self, message: Unexpected, receive: Receive) {
+        self.release(message.from, charge_of(&message));
         let Unexpected { from, head, len, body } = message;
         match body {
             Body::Short(short) => {
                 self.put(View::of(short.as_slice()), receive.place);
-                self.account(0, short.as_slice().len());
                 self.received(from, &head, len, &receive);
             }
             Body::Whole(bytes) => {
                 self.put(View::of(&bytes), receive.place);
-                self.account(0, bytes.len());
                 self.received(from, &head, len, &receive);
             }
             Body::Offered(offer) => self.start_pull(from, head, &offer, receive),
@@ -171,14 +171,14 @@ impl Core {
         } else {
             let short = payload.len() <= Short::MAX;
             let body = if short { Body::Short(Short::of(payload)) } else { Body::Whole(payload.to_vec()) };
-            // First: a shared receive that has come meanwhile takes it at once.
-            self.account(payload.len(), 0);
             self.hold(Unexpected { from, head: *head, len, body });
         }
     }
 
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
+        // First: a shared receive that has come meanwhile takes it at once.
+        self.charge(message.from, charge_of(&message));
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
         let held = self.table_of(kind).hold(envelope, message);
@@ -330,6 +330,11 @@ impl Core {
 
 impl Sink for Core {
     #[inline]
+    fn takes(&self, from: Connection) -> bool {
+        self.peers.is_read(from)
+    }
+
+    #[inline]
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let in_place = match head.kind {
             Kind::Tagged | Kind::Message if Flags::DATA.contains(head.flags) => {
@@ -368,7 +373,7 @@ impl Sink for Core {
                 let mut heap = Buffer::from(vec![0; head.len as usize]);
                 let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
                 arrival.heap = Some(heap);
-                self.account(head.len as usize, 0);
+                self.charge(from, head.len as usize);
                 into
             }
         };
@@ -398,7 +403,7 @@ impl Sink for Core {
             (Some(receive), Some(heap)) => {
                 let bytes = heap.into_vec();
                 self.put(View::of(&bytes), receive.place);
-                self.account(0, bytes.len());
+                self.release(from, bytes.len());
                 self.received(from, &head, len, &receive);
             }
             (None, Some(heap)) => {
@@ -410,7 +415,7 @@ impl Sink for Core {
                     if head.flags.contains(Flags::ACK) {
                         self.reply(from, Kind::Ack, head.id, 0);
                     }
-                    self.account(0, head.len as usize);
+                    self.release(from, head.len as usize);
                 }
             }
             (None, None) => {}

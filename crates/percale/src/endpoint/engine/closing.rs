@@ -37,7 +37,7 @@ impl Engine {
         let until = Instant::now() + LINGER;
         loop {
             let any = self.progress();
-            let waiting = self.poller.is_working(&self.links) || !self.core.outbox.is_empty();
+            let waiting = self.poller.is_working(&self.links) || self.core.has_answers();
             // What was injected before the connection stood counts as sent, too.
             let pending = (0..self.core.peers.len() as u32).any(|slot| {
                 let peer = self.core.peers.get(slot);

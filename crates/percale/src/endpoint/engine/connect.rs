@@ -362,9 +362,7 @@ impl Engine {
         if !counts.is_empty() {
             self.core.reply(slot, Kind::Counts, counts.bits(), 0);
         }
-        if self.core.offers_only {
-            self.core.reply(slot, Kind::Offers, 1, 0);
-        }
+        self.core.begin_budget(slot);
         // Before anything that the peer asks is answered.
         self.act();
     }

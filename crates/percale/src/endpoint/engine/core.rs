@@ -106,12 +106,10 @@ pub(crate) struct Core {
     pub(crate) operations: Operations,
     /// What happened to peers.
     pub(crate) events: Option<EventQueue>,
-    /// Bytes of unexpected messages that are held here.
-    pub(crate) unexpected: usize,
-    /// The cap on them: above it senders are told to offer rather than to send.
+    /// The cap on what is held of one peer's unexpected messages: above it the peer is told to offer rather than to send.
     pub(crate) unexpected_cap: usize,
-    /// Senders were told so.
-    pub(crate) offers_only: bool,
+    /// Peers that are gone and left messages, the longest ago first.
+    pub(crate) left_messages: VecDeque<Connection>,
     /// Whom the endpoint is for.
     pub(crate) gate: Gate,
     /// Results that went to a queue so far.
@@ -417,7 +415,7 @@ impl Core {
         for id in gone {
             let Some(arrival) = self.arrivals.remove(id) else { continue };
             if arrival.heap.is_some() && is_eager(arrival.head.kind) {
-                self.account(0, arrival.head.len as usize);
+                self.release(from, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {
                 self.receive_failed(from, &arrival.head, &receive, error, why);
@@ -428,6 +426,7 @@ impl Core {
         self.fail_directed(from, error, why);
         self.collectives_down(from, error, why);
         self.peers.reset(from);
+        self.end_budget(from);
         self.windows_still_wait(from);
     }
 
@@ -435,23 +434,6 @@ impl Core {
     pub(crate) fn event(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.events {
             events.push(event());
-        }
-    }
-
-    /// Accounts for unexpected bytes held here, and tells senders when the cap is passed, either way.
-    pub(crate) fn account(&mut self, more: usize, less: usize) {
-        self.unexpected = self.unexpected + more - less;
-        let offers_only = if self.offers_only {
-            self.unexpected > self.unexpected_cap / 2
-        } else {
-            self.unexpected > self.unexpected_cap
-        };
-        if offers_only != self.offers_only {
-            self.offers_only = offers_only;
-            let up: Vec<Connection> = self.peers.up().collect();
-            for to in up {
-                self.reply(to, Kind::Offers, u32::from(offers_only), 0);
-            }
         }
     }
 }

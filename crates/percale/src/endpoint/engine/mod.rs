@@ -22,11 +22,13 @@
 //! * [`sleep`]: going to sleep
 //! * `triggered`: operations that a counter begins; `collective`: those of groups
 //! * `windows`: binding and invalidating windows; `bound`: those that were bound lately
+//! * `budget`: what one peer may make it keep
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
 mod bound;
+mod budget;
 mod closing;
 mod collective;
 mod connect;
@@ -342,11 +344,16 @@ impl Engine {
         for &slot in &busy {
             any |= self.poll_link(slot);
             let waited = self.core.peers.get(slot).pending.len();
+            if self.core.peers.get(slot).budget.owes() {
+                self.perform_owed(slot);
+            }
             self.drain(slot);
             // What no longer waits may have completed: who is about to sleep looks at the results once more.
             any |= self.core.peers.get(slot).pending.len() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
-            if waits || (self.links[slot as usize].is_some() && !self.core.peers.get(slot).pending.is_empty()) {
+            let peer = self.core.peers.get(slot);
+            let owes = !peer.pending.is_empty() || peer.budget.owes();
+            if waits || (self.links[slot as usize].is_some() && owes) {
                 self.poller.waits(slot);
             }
         }
@@ -357,47 +364,61 @@ impl Engine {
     /// Does what arrived frames asked for.
     #[inline(never)]
     pub(crate) fn act(&mut self) {
-        let (mut refused, mut advance) = (std::mem::take(&mut self.poller.refused), false);
+        let mut advance = false;
         while let Some((slot, action)) = self.core.outbox.pop_front() {
-            advance |= matches!(action, Action::Advance);
-            if refused.iter().any(|(other, _)| *other == slot) {
-                refused.push_back((slot, action)); // Behind what the link refused: in order.
-                continue;
-            }
-            let Some(Some(link)) = self.links.get_mut(slot as usize) else { continue };
-            let action = match action {
-                Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
-                action => action,
-            };
-            // A stream keeps the second and later frames of a call until the next, which may not come: so all leave with the last.
-            let follows =
-                |next: &(Connection, Action)| next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..));
-            let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
-            let result = match &action {
-                Action::Advance => continue,
-                Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
-                Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
-                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
-                Action::Push { id, token, request, source } => {
-                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
-                }
-            };
-            match result {
-                Ok(()) => {
-                    self.poller.sent(slot, link);
-                    self.core.answered(slot, &action);
-                }
-                Err(Refused::Full) => refused.push_back((slot, action)),
-                Err(Refused::Broken) => {}
+            if matches!(action, Action::Advance) {
+                advance = true;
+            } else if self.core.peers.any_owing() && self.core.peers.get(slot).budget.owes() {
+                self.core.owe(slot, action); // Behind what the link refused: in order.
+            } else if let Some(refused) = self.perform(slot, action) {
+                self.core.owe(slot, refused);
+                self.poller.waits(slot);
             }
         }
-        for (slot, _) in &refused {
-            self.poller.waits(*slot);
-        }
-        self.core.outbox.append(&mut refused);
-        self.poller.refused = refused;
         if advance {
             self.advance_groups();
+        }
+    }
+
+    /// Hands an action to its link; returns it if there is no room.
+    #[inline(always)]
+    fn perform(&mut self, slot: Connection, action: Action) -> Option<Action> {
+        let Some(Some(link)) = self.links.get_mut(slot as usize) else { return None };
+        let action = match action {
+            Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
+            action => action,
+        };
+        // A stream keeps the second and later frames of a call until the next, which may not come: so all leave with the last.
+        let follows =
+            |next: &(Connection, Action)| next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..));
+        let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
+        let result = match &action {
+            Action::Advance => return None,
+            Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
+            Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
+            Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
+            Action::Push { id, token, request, source } => {
+                link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
+            }
+        };
+        match result {
+            Ok(()) => {
+                self.poller.sent(slot, link);
+                self.core.answered(slot, &action);
+            }
+            Err(Refused::Full) => return Some(action),
+            Err(Refused::Broken) => {}
+        }
+        None
+    }
+
+    /// Hands a link the answers that it refused before, as far as it takes them.
+    #[cold]
+    fn perform_owed(&mut self, slot: Connection) {
+        while let Some(action) = self.core.next_owed(slot) {
+            if let Some(refused) = self.perform(slot, action) {
+                return self.core.owe_first(slot, refused);
+            }
         }
     }
 

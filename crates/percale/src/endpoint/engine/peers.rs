@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use super::budget::Budget;
 use super::known::Known;
 use super::sockets::Sockets;
 use super::types::Pending;
@@ -81,8 +82,10 @@ pub(crate) struct Peer {
     pub(crate) parts: u32,
     /// Answers to it that its link has not taken.
     pub(crate) replies: u32,
-    /// News of writes to its regions that its link has not taken.
+    /// News of writes to its regions that its link has not taken; and one more while its answers go before all else (see `budget`).
     pub(crate) notices: u32,
+    /// What it makes us keep.
+    pub(super) budget: Budget,
     /// Transfers that it began from and to our regions, and bytes that are kept for them.
     pub(crate) serving: u32,
     pub(crate) staged: u64,
@@ -129,6 +132,7 @@ impl Peer {
             parts: 0,
             replies: 0,
             notices: 0,
+            budget: Budget::default(),
             serving: 0,
             staged: 0,
             counts: Counts::empty(),
@@ -147,7 +151,11 @@ impl Peer {
     /// Whether nothing of the peer's own keeps its slot: it has no connection and asked for none, nothing waits for it, and no other
     /// slot leads here.
     pub(super) fn is_free(&self) -> bool {
-        self.state == State::Idle && self.pending.is_empty() && self.outstanding == 0 && !self.aliased
+        self.state == State::Idle
+            && self.pending.is_empty()
+            && self.outstanding == 0
+            && !self.aliased
+            && !self.budget.owes()
     }
 
     /// Where it is.
@@ -177,6 +185,9 @@ pub(crate) struct Peers {
     removals: u64,
     /// Some peer is accused.
     pub(crate) any_accused: bool,
+    /// Peers that are not read, and peers for which answers wait: see `budget`.
+    stopped: u32,
+    owing: u32,
     /// The endpoint is for one peer, which is the only one in its vector once there is a connection to it.
     pub(crate) single: bool,
     /// Slots that were given up.
@@ -198,6 +209,8 @@ impl Peers {
             vector,
             removals: NEVER,
             any_accused: false,
+            stopped: 0,
+            owing: 0,
             single,
             free: Vec::new(),
             parted: VecDeque::new(),
@@ -484,6 +497,28 @@ impl Peers {
     #[inline]
     pub(crate) fn is_settled(&self, slot: Connection) -> bool {
         self.list[slot as usize].outstanding == 0
+    }
+
+    /// Whether frames of this peer are taken.
+    #[inline]
+    pub(super) fn is_read(&self, slot: Connection) -> bool {
+        self.stopped == 0 || self.list[slot as usize].budget.is_read()
+    }
+
+    /// A peer is read again, or not any more.
+    pub(super) const fn count_stopped(&mut self, is_read: bool) {
+        self.stopped = if is_read { self.stopped.saturating_sub(1) } else { self.stopped.saturating_add(1) };
+    }
+
+    /// Whether answers wait for any peer.
+    #[inline]
+    pub(super) const fn any_owing(&self) -> bool {
+        self.owing > 0
+    }
+
+    /// Answers wait for one more peer, or one fewer.
+    pub(super) const fn count_owing(&mut self, more: bool) {
+        self.owing = if more { self.owing.saturating_add(1) } else { self.owing.saturating_sub(1) };
     }
 
     /// The peer asked for offers only, or takes that back.

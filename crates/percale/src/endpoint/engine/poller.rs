@@ -7,10 +7,8 @@
 //!   epoll has little to tell, and is asked every [`LONE_SWEEP`] rounds.
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are looked at until they do not.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::types::Action;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Connection, Link};
@@ -64,8 +62,6 @@ pub(crate) struct Poller {
     pub(super) sockets: usize,
     /// The socket heard of last.
     pub(super) hot_socket: Option<Connection>,
-    /// Scratch for actions that a link had no room for.
-    pub(super) refused: VecDeque<(Connection, Action)>,
     round: u32,
     /// Rounds in a row that left the chores.
     skipped: u32,
@@ -91,7 +87,6 @@ impl Poller {
             rings: 0,
             sockets: 0,
             hot_socket: None,
-            refused: VecDeque::new(),
             round: 0,
             skipped: 0,
             quiet: 0,

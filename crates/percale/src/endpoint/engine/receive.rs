@@ -1,12 +1,13 @@
 //! Posting receives, looking for messages, cancelling.
 
+use super::budget::charge_of;
 use super::core::Core;
 use super::peers::Unresolved;
 use super::triggered::Triggered;
 use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
+use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::memory::volatile::Segment;
 use crate::table::{Id, Table};
@@ -188,10 +189,10 @@ impl Core {
 
     /// Ends a message that nobody will receive.
     pub(super) fn throw_away(&mut self, message: Unexpected) {
-        let Unexpected { from, head, len, body } = message;
+        self.release(message.from, charge_of(&message));
+        let Unexpected { from, head, body, .. } = message;
         match body {
             Body::Short(_) | Body::Whole(_) => {
-                self.account(0, len as usize);
                 if head.flags.contains(Flags::ACK) {
                     self.reply(from, Kind::Ack, head.id, 0);
                 }
@@ -260,10 +261,9 @@ impl Core {
     /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
     pub(super) fn drop_unfinished(&mut self, from: Connection) {
         for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
-            let ours = |envelope: Envelope, _, message: &Unexpected| {
-                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
-            };
-            let dropped = self.table_of(kind).extract_held(ours).count();
+            let dropped = self.drop_held(kind, |of, _, message| {
+                of == from && !matches!(message.body, Body::Whole(_) | Body::Short(_))
+            });
             tracing::debug!(dropped, "unexpected messages will never arrive");
         }
         self.peers.get_mut(from).left = true; // For all that is known; whoever needs to know looks.

@@ -226,7 +226,7 @@ impl Engine {
 
     /// Whether something is under way that goes on only when somebody looks.
     fn needs_naps(&self) -> bool {
-        !self.core.outbox.is_empty()
+        self.core.has_answers()
             || !self.core.left.is_empty()
             || self.core.watched.any()
             || self.poller.is_working(&self.links)

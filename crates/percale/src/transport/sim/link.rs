@@ -90,7 +90,9 @@ impl SimLink {
             sink.landed(me, landing.token);
             moved = true;
         }
-        while let Some(cargo) = self.arrived.pop_front() {
+        while (sink.takes(me) || matches!(self.arrived.back(), Some(Cargo::End(_))))
+            && let Some(cargo) = self.arrived.pop_front()
+        {
             moved = true;
             match cargo {
                 Cargo::End(broken) => return Err(broken),

@@ -204,6 +204,10 @@ impl<S: Stream> Link for StreamLink<S> {
         while let Some((id, result)) = self.outbound.pushes.next_ended() {
             sink.pushed(me, id, result);
         }
+        // What came before its end is taken in any case: there is no more than the kernel holds.
+        if !sink.takes(me) && self.outbound.failed.is_none() && !self.socket.has_ended() {
+            return Ok(sent);
+        }
         let received =
             buffers::with_scratch(|scratch| self.inbound.poll(&mut self.socket, scratch, &mut self.pulls, me, sink));
         let broken = match (received, &self.outbound.failed) {

@@ -34,6 +34,11 @@ pub(crate) trait Stream {
         true
     }
 
+    /// Whether the peer has closed it or it failed: then no more arrives than is here. Asked only while nothing is read.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Why it failed, where an errno does not say it well.
     fn failure(&self) -> Option<&Broken> {
         None
@@ -113,6 +118,13 @@ impl AsFd for Socket {
 }
 
 impl Stream for Socket {
+    #[cold]
+    fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut socket = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
     #[inline]
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
         into.receive(self.fd.as_fd(), tail)

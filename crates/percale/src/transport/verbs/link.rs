@@ -230,6 +230,11 @@ struct Filter<'a, S> {
 
 impl<S: Sink> Sink for Filter<'_, S> {
     #[inline]
+    fn takes(&self, from: Connection) -> bool {
+        self.sink.takes(from)
+    }
+
+    #[inline]
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if !Direct::takes(head.kind) {
             return self.sink.frame(from, head, payload);

@@ -202,6 +202,11 @@ impl Core {
             let head = Head { kind: Kind::Collective, ..Head::default() };
             self.receive_failed(from, &head, &receive, error, why);
         }
+        // Nobody can receive its messages of groups that it is no member of, as far as is known here.
+        let groups = self.collectives.groups.iter();
+        let of_its = groups.filter(|(_, group)| group.named && group.members.contains(&from));
+        let known: Vec<u64> = of_its.map(|(_, group)| group.tag).collect();
+        self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
         let of: Vec<usize> = self
             .collectives
             .groups

@@ -5,6 +5,7 @@ mod asleep;
 mod bounds;
 mod broken;
 mod fair;
+mod floods;
 mod full;
 mod hostile;
 mod identity;

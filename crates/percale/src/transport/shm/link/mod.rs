@@ -386,7 +386,8 @@ impl Link for ShmLink {
         }
         // Asked for first: whatever the peer sent before is then seen below.
         let ended = self.end.is_set();
-        let mut moved = self.receive(me, sink)?;
+        // That is taken in any case: there is no more than the ring holds.
+        let mut moved = (ended || sink.takes(me)) && self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
             moved |= self.answer()? | self.go_on(me, sink);
         }

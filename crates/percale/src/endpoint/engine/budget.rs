@@ -1,0 +1,378 @@
+//! What one peer may make this endpoint keep: unexpected messages, and answers that the peer does not take.
+//!
+//! Every connection has a budget of its own, so no peer's use changes what another gets. It is charged when something arrives and
+//! released when that is received, thrown away or sent.
+//!
+//! 1. *Unexpected messages.* Each is charged with its bytes that are here, and with [`HEAD`] for itself, an offer too. Above the cap
+//!    ([`DomainBuilder::unexpected_cap`](crate::DomainBuilder::unexpected_cap)) the peer is asked to offer what it would send, until half of the cap is free.
+//!    One that sends on, [`BEYOND`] the cap, is not read until receives have taken enough. percale's senders do not get there: they
+//!    stop when they read the request.
+//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait the peer is not
+//!    read, and messages to it wait behind the answers. Two peers that both have many answers to send cannot stop each other
+//!    for good: a backlog is longer than what the pipe between them holds of frames that want an answer, and answers leave first.
+//! 3. What peers that are gone left, and nobody has received yet, is kept up to [`PARTED`] times what one peer may hold. Beyond that, the
+//!    messages of the one that left first are dropped.
+
+use std::collections::VecDeque;
+
+use super::core::Core;
+use super::peers::State;
+use super::types::{Action, Body, Unexpected};
+use crate::transport::Connection;
+use crate::wire::head::{Head, Kind};
+
+/// What an unexpected message counts besides its bytes: its head, and its entry in the tables.
+pub(super) const HEAD: usize = 256;
+
+/// So much may be held of one peer beyond the cap: what was on its way when the peer was asked to stop, and offers.
+pub(super) const BEYOND: usize = 64 << 20;
+
+/// Answers that may wait for one peer's link; one with a payload or a transfer counts as [`HEAVY`].
+pub(super) const BACKLOG: usize = 1 << 18;
+
+/// What an answer that is more than a head counts.
+const HEAVY: usize = 8;
+
+/// All peers that are gone may have left so many times what one peer may hold.
+const PARTED: usize = 2;
+
+/// An answer that waits. Most are heads, which are kept small.
+#[derive(Debug)]
+enum Owed {
+    Frame(Head),
+    Other(Box<Action>),
+}
+
+impl Owed {
+    const fn weight(&self) -> usize {
+        match self {
+            Self::Frame(_) => 1,
+            Self::Other(_) => HEAVY,
+        }
+    }
+}
+
+/// The budget of one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    /// Bytes of its unexpected messages.
+    held: usize,
+    /// It was asked to offer rather than to send.
+    told: bool,
+    backlog: VecDeque<Owed>,
+    /// Of the backlog.
+    weight: usize,
+    /// The backlog is too long.
+    choked: bool,
+    /// It is not read.
+    stopped: bool,
+}
+
+/// What a change of a budget asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    None,
+    /// Tell the peer to offer rather than to send, or no more so.
+    Tell(bool),
+}
+
+impl Budget {
+    /// Bytes of unexpected messages.
+    #[cfg(test)]
+    pub(super) const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// What waits in the backlog.
+    #[cfg(test)]
+    pub(super) const fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Whether answers wait.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Whether the peer is to be read.
+    #[inline]
+    pub(super) const fn is_read(&self) -> bool {
+        !self.stopped
+    }
+
+    /// The connection is over: nobody waits for answers, and nobody was told anything. Its messages stay.
+    pub(super) fn end(&mut self) {
+        *self = Self { held: self.held, ..Self::default() };
+    }
+
+    fn review(&mut self, cap: usize) -> Change {
+        self.choked = self.weight > if self.choked { BACKLOG / 2 } else { BACKLOG };
+        self.stopped = self.choked || self.held > cap.saturating_add(BEYOND);
+        let tell = self.held > if self.told { cap / 2 } else { cap };
+        if std::mem::replace(&mut self.told, tell) == tell { Change::None } else { Change::Tell(tell) }
+    }
+
+    fn push(&mut self, owed: Owed) {
+        self.weight = self.weight.saturating_add(owed.weight());
+        self.backlog.push_back(owed);
+    }
+
+    fn pop(&mut self) -> Option<Action> {
+        let owed = self.backlog.pop_front()?;
+        self.weight = self.weight.saturating_sub(owed.weight());
+        if self.backlog.is_empty() {
+            self.backlog = VecDeque::new();
+        }
+        Some(match owed {
+            Owed::Frame(head) => Action::Frame(head),
+            Owed::Other(action) => *action,
+        })
+    }
+}
+
+impl From<Action> for Owed {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Frame(head) => Self::Frame(head),
+            action => Self::Other(Box::new(action)),
+        }
+    }
+}
+
+impl Core {
+    /// Counts what is held of a peer's unexpected messages.
+    #[inline]
+    pub(super) fn charge(&mut self, from: Connection, bytes: usize) {
+        let budget = &mut self.peers.get_mut(from).budget;
+        budget.held = budget.held.saturating_add(bytes);
+        if budget.held > self.unexpected_cap {
+            self.review(from);
+        }
+    }
+
+    /// The reverse.
+    #[inline]
+    pub(super) fn release(&mut self, from: Connection, bytes: usize) {
+        let budget = &mut self.peers.get_mut(from).budget;
+        budget.held = budget.held.saturating_sub(bytes);
+        if budget.told {
+            self.review(from);
+        }
+    }
+
+    /// A budget has changed: does what follows from that.
+    #[cold]
+    fn review(&mut self, from: Connection) {
+        let cap = self.unexpected_cap;
+        let peer = self.peers.get_mut(from);
+        let (was_choked, was_read) = (peer.budget.choked, peer.budget.is_read());
+        let change = peer.budget.review(cap);
+        // Answers go first.
+        match (was_choked, peer.budget.choked) {
+            (false, true) => peer.notices = peer.notices.saturating_add(1),
+            (true, false) => peer.notices = peer.notices.saturating_sub(1),
+            _ => {}
+        }
+        let is_read = peer.budget.is_read();
+        let is_up = peer.state == State::Up;
+        if was_read != is_read {
+            self.peers.count_stopped(is_read);
+            let address = self.peers.get(from).address;
+            tracing::debug!(%address, is_read, "a peer uses up what may be kept for it");
+        }
+        if let Change::Tell(on) = change
+            && is_up
+        {
+            self.reply(from, Kind::Offers, u32::from(on), 0);
+        }
+    }
+
+    /// A connection begins: what is still here of an earlier one counts.
+    pub(super) fn begin_budget(&mut self, slot: Connection) {
+        if self.peers.get(slot).budget.held > self.unexpected_cap {
+            self.review(slot);
+        }
+    }
+
+    /// Puts an answer that a link did not take behind those that wait.
+    #[cold]
+    pub(super) fn owe(&mut self, to: Connection, action: Action) {
+        let budget = &mut self.peers.get_mut(to).budget;
+        let first = !budget.owes();
+        budget.push(action.into());
+        let review = budget.weight > BACKLOG && !budget.choked;
+        if first {
+            self.peers.count_owing(true);
+        }
+        if review {
+            self.review(to);
+        }
+    }
+
+    /// Takes the first answer that waits.
+    #[cold]
+    pub(super) fn next_owed(&mut self, to: Connection) -> Option<Action> {
+        let budget = &mut self.peers.get_mut(to).budget;
+        let action = budget.pop()?;
+        let (last, review) = (!budget.owes(), budget.choked && budget.weight <= BACKLOG / 2);
+        if last {
+            self.peers.count_owing(false);
+        }
+        if review {
+            self.review(to);
+        }
+        Some(action)
+    }
+
+    /// The link did not take it after all: it is the first again.
+    #[cold]
+    pub(super) fn owe_first(&mut self, to: Connection, action: Action) {
+        let budget = &mut self.peers.get_mut(to).budget;
+        let first = !budget.owes();
+        let owed = Owed::from(action);
+        budget.weight = budget.weight.saturating_add(owed.weight());
+        budget.backlog.push_front(owed);
+        if first {
+            self.peers.count_owing(true);
+        }
+    }
+
+    /// The connection is over.
+    pub(super) fn end_budget(&mut self, slot: Connection) {
+        let budget = &mut self.peers.get_mut(slot).budget;
+        let (owed, stopped) = (budget.owes(), !budget.is_read());
+        budget.end();
+        if owed {
+            self.peers.count_owing(false);
+        }
+        if stopped {
+            self.peers.count_stopped(true);
+        }
+        self.forget_parted(slot);
+    }
+
+    /// Whether anything waits to be handed to a link.
+    #[inline]
+    pub(super) fn has_answers(&self) -> bool {
+        !self.outbox.is_empty() || self.peers.any_owing()
+    }
+
+    /// Drops what those left that went first, if all left more than may be kept.
+    #[cold]
+    fn forget_parted(&mut self, slot: Connection) {
+        if self.peers.get(slot).budget.held == 0 {
+            return;
+        }
+        self.left_messages.retain(|other| *other != slot);
+        self.left_messages.push_back(slot);
+        let peers = &self.peers;
+        self.left_messages.retain(|slot| peers.get(*slot).budget.held > 0 && peers.get(*slot).state != State::Up);
+        let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(PARTED);
+        let all = self.left_messages.iter().map(|slot| self.peers.get(*slot).budget.held);
+        let mut held = all.fold(0_usize, usize::saturating_add);
+        while held > limit
+            && self.left_messages.len() > 1
+            && let Some(oldest) = self.left_messages.pop_front()
+        {
+            held = held.saturating_sub(self.peers.get(oldest).budget.held);
+            let address = self.peers.get(oldest).address;
+            tracing::warn!(%address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
+            for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
+                self.drop_held(kind, |from, _, _| from == oldest);
+            }
+        }
+    }
+
+    /// Drops held messages of this kind that `unwanted` accepts, by their peer and tag; says how many there were.
+    pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
+        let held =
+            self.table_of(kind).extract_held(|envelope, _, message| unwanted(message.from, envelope.tag, message));
+        let dropped: Vec<Unexpected> = held.map(|(_, message)| message).collect();
+        for message in &dropped {
+            self.release(message.from, charge_of(message));
+            if let Body::Arriving(arrival) = message.body
+                && let Some(arrival) = self.arrivals.get_mut(arrival)
+            {
+                arrival.held = None;
+            }
+        }
+        dropped.len()
+    }
+}
+
+/// What a held message is charged with. The bytes of one that is arriving are its arrival's.
+pub(super) fn charge_of(message: &Unexpected) -> usize {
+    let here = match &message.body {
+        Body::Short(short) => short.as_slice().len(),
+        Body::Whole(bytes) => bytes.len(),
+        Body::Arriving(_) | Body::Offered(_) => 0,
+    };
+    here.saturating_add(HEAD)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against sums that are kept plainly: the state is what the sums say, with the slack between the two limits.
+        #[test]
+        fn a_budget_is_what_was_charged_and_not_released(
+            cap in 0_usize..1 << 20,
+            steps in proptest::collection::vec((0_u8..4, 0_usize..BEYOND / 2), 1..100),
+        ) {
+            let mut budget = Budget::default();
+            let (mut held, mut owed, mut told) = (0_usize, Vec::new(), false);
+            for (what, amount) in steps {
+                match what {
+                    0 => { budget.held += amount; held += amount; }
+                    1 => { let less = amount.min(held); budget.held -= less; held -= less; }
+                    2 => for number in 0..amount % (BACKLOG / 8) {
+                        let head = Head { id: number as u32, ..Head::default() };
+                        let action = if number % 3 == 0 { Action::Bytes(head, Vec::new()) } else { Action::Frame(head) };
+                        owed.insert(0, (number as u32, if number % 3 == 0 { HEAVY } else { 1 }));
+                        budget.push(action.into());
+                        if owed.len() > 200 { break; }
+                    },
+                    _ => for _ in 0..amount % 400 {
+                        let expected = owed.pop();
+                        let found = budget.pop().map(|action| match action {
+                            Action::Frame(head) => (head.id, 1),
+                            Action::Bytes(head, _) => (head.id, HEAVY),
+                            other => panic!("{other:?}"),
+                        });
+                        prop_assert_eq!(found, expected, "in order");
+                    },
+                }
+                let change = budget.review(cap);
+                prop_assert_eq!(budget.held(), held);
+                prop_assert_eq!(budget.weight(), owed.iter().map(|(_, weight)| weight).sum::<usize>());
+                if held > cap { prop_assert!(budget.told) }
+                if held <= cap / 2 { prop_assert!(!budget.told) }
+                prop_assert_eq!(change, if budget.told == told { Change::None } else { Change::Tell(budget.told) });
+                told = budget.told;
+                prop_assert_eq!(budget.is_read(), !budget.choked && held <= cap + BEYOND);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_backlog_stops_reading_until_half_of_it_has_left() {
+        let mut budget = Budget::default();
+        for _ in 0..=BACKLOG {
+            assert!(budget.is_read());
+            budget.push(Owed::Frame(Head::default()));
+            budget.review(0);
+        }
+        while budget.weight() > BACKLOG / 2 {
+            assert!(!budget.is_read());
+            budget.pop().unwrap();
+            budget.review(0);
+        }
+        assert!(budget.is_read());
+        budget.end();
+        assert!(!budget.owes() && budget.weight() == 0);
+    }
+}

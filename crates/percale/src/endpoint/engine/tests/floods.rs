@@ -1,0 +1,184 @@
+//! Peers that send more than anybody takes: what is kept for one is bounded, and others notice nothing.
+
+use zerocopy::IntoBytes;
+
+use super::super::budget::{BACKLOG, BEYOND, HEAD};
+use super::*;
+use crate::memory::volatile::View;
+use crate::transport::{Landing, PullError, Refused, Sink};
+use crate::wire::head::{Flags, Kind, Offer};
+
+/// What the hostile peer hears: nothing at all, or it counts answers.
+struct Ears {
+    open: bool,
+    answers: usize,
+}
+
+impl Sink for Ears {
+    fn takes(&self, _: Connection) -> bool {
+        self.open
+    }
+    fn frame(&mut self, _: Connection, head: &Head, _: View<'_>) {
+        self.answers += usize::from(head.kind == Kind::Ack);
+    }
+    fn begin(&mut self, _: Connection, head: Head) -> Landing {
+        panic!("{head:?}")
+    }
+    fn landed(&mut self, _: Connection, _: u32) {}
+    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
+    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+    fn undone(&mut self, _: Connection, _: u32) {}
+    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+}
+
+impl Station {
+    /// Sends frames behind the engine's back as far as there is room; says how many.
+    fn flood(&self, to: &Self, head: &Head, payload: &[u8], most: usize, ears: &mut Ears) -> usize {
+        let slot = self.slot(to);
+        let head = Head { len: payload.len() as u32, ..*head };
+        self.engine(|engine| {
+            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            let mut sent = 0;
+            while sent < most {
+                match Segments::lend(payload, |payload| link.send(&head, payload, true)) {
+                    Ok(()) => sent += 1,
+                    Err(Refused::Full) => break,
+                    Err(Refused::Broken) => panic!("it was cut off"),
+                }
+            }
+            link.poll(slot, ears).expect("the connection stands");
+            sent
+        })
+    }
+}
+
+/// Messages of others arrive meanwhile.
+fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
+    let before = target.finished();
+    let receive = target.endpoint.tagged_recv(77, 0, vec![0; 8]).start().unwrap();
+    until(&[honest, target], || honest.endpoint.tagged_inject(peer, 77, &[7; 8]).ok());
+    until(&[honest, target], || (target.finished() > before).then_some(()));
+    assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
+}
+
+#[test]
+fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
+    for transport in ["tcp", "shm"] {
+        let [hostile, honest, target] = [(); 3].map(|()| Station::new(transport));
+        connect(&hostile, &target);
+        let to_target = connect(&honest, &target);
+        let slot = target.slot(&hostile);
+        let mut ears = Ears { open: false, answers: 0 };
+        // Each invalidates a window that there is not, and wants to hear of it.
+        let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
+        let head = Head { kind: Kind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
+        let (mut sent, mut longest, mut idle) = (0, 0, 0);
+        while idle < 200 {
+            let more = hostile.flood(&target, &head, &[], 4096, &mut ears);
+            sent += more;
+            target.endpoint.progress();
+            idle = if more == 0 { idle + 1 } else { 0 };
+            longest = longest.max(target.engine(|engine| engine.core.peers.get(slot).budget.weight()));
+            assert!(sent < 8 * BACKLOG, "{transport}: whatever it sends is read");
+        }
+        assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
+        assert!(longest <= BACKLOG + (64 << 10), "{transport}: {longest} answers wait");
+        goes_on(&honest, to_target, &target);
+        // It takes them: then it is read again, and each is answered.
+        ears.open = true;
+        until(&[&target], || {
+            hostile.flood(&target, &head, &[], 0, &mut ears);
+            (ears.answers == sent).then_some(())
+        });
+        assert!(target.engine(|engine| engine.core.peers.is_read(slot) && !engine.core.has_answers()), "{transport}");
+        assert_eq!(target.ended(), None);
+    }
+}
+
+/// A station with a small cap on unexpected messages.
+fn capped(transport: &str, cap: usize) -> Station {
+    let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
+    Station::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
+}
+
+/// Messages that the target has no receive for, until it takes no more or there are so many; how many there were.
+fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usize {
+    let mut ears = Ears { open: false, answers: 0 };
+    let (mut sent, mut idle) = (0, 0);
+    while idle < 200 {
+        let flags = if kind == Kind::Collective { Flags::DATA } else { Flags::empty() };
+        let head = Head { kind, flags, data: 1, tag: sent as u64 * 7919, ..Head::default() };
+        let more = hostile.flood(target, &head, &[9; LEN], usize::from(sent < most), &mut ears);
+        sent += more;
+        target.endpoint.progress();
+        idle = if more == 0 { idle + 1 } else { 0 };
+        assert!(sent < 1000, "whatever it sends is read");
+    }
+    sent
+}
+
+const LEN: usize = 500 << 10;
+
+#[test]
+fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
+    const CAP: usize = 1 << 20;
+    const MOST: usize = CAP + BEYOND + (2 << 20);
+    for kind in [Kind::Message, Kind::Collective] {
+        let (honest, target) = (Station::new("tcp"), capped("tcp", CAP));
+        let to_target = connect(&honest, &target);
+        let held = |slot| target.engine(|engine| engine.core.peers.get(slot).budget.held());
+        let mut slots = Vec::new();
+        for round in 0..3 {
+            let hostile = Station::new("tcp");
+            connect(&hostile, &target);
+            let slot = target.slot(&hostile);
+            overrun(&hostile, &target, kind, 120);
+            assert!(held(slot) > BEYOND / 2, "{kind:?}: {} bytes are held", held(slot));
+            goes_on(&honest, to_target, &target);
+            // It goes, and what it left counts for nobody else.
+            drop(hostile);
+            until(&[&target], || target.ended());
+            assert_eq!(held(slot) > 0, kind == Kind::Message, "{kind:?}: messages of a group are of no use to anybody");
+            slots.push(slot);
+            let all: usize = slots.iter().map(|slot| held(*slot)).sum();
+            assert!(all <= 2 * MOST, "{kind:?}, round {round}: those that are gone left {all} bytes");
+            goes_on(&honest, to_target, &target);
+        }
+        let hostile = Station::new("tcp");
+        connect(&hostile, &target);
+        let slot = target.slot(&hostile);
+        overrun(&hostile, &target, kind, usize::MAX);
+        assert!((BEYOND..MOST).contains(&held(slot)), "{kind:?}: {} bytes are held", held(slot));
+        assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{kind:?}");
+        goes_on(&honest, to_target, &target);
+        if kind == Kind::Message {
+            // What is kept can be received, and then the rest comes.
+            let all: usize = slots.iter().chain([&slot]).map(|slot| held(*slot)).sum();
+            for _ in 0..all / LEN {
+                let before = target.finished();
+                let receive = target.endpoint.recv(vec![0; LEN]).start().unwrap();
+                until(&[&target], || (target.finished() > before).then_some(()));
+                assert!(receive.wait().unwrap().to_vec() == vec![9; LEN]);
+            }
+            assert!(target.engine(|engine| engine.core.peers.is_read(slot)));
+        }
+    }
+}
+
+#[test]
+fn heads_of_offers_count_and_lengths_that_a_peer_claims_are_never_summed() {
+    let (hostile, target) = (Station::new("tcp"), capped("tcp", 10 * HEAD));
+    connect(&hostile, &target);
+    let (slot, back) = (target.slot(&hostile), hostile.slot(&target));
+    for number in 0..20 {
+        let offer = Offer { len: (1_u64 << 63).into(), pieces: 1.into(), ..Offer::default() };
+        let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: number, ..Head::default() };
+        hostile.forge(&target, &head, offer.as_bytes());
+    }
+    let held = || target.engine(|engine| engine.core.peers.get(slot).budget.held());
+    until(&[&target], || (held() == 20 * HEAD).then_some(()));
+    until(&[&target, &hostile], || hostile.engine(|engine| engine.core.peers.get(back).offers_only).then_some(()));
+    drop(hostile);
+    until(&[&target], || target.ended());
+    assert_eq!(held(), 0, "nobody can fetch what was offered");
+}
