@@ -14,6 +14,7 @@ mod faults;
 mod flood;
 mod hostile;
 mod inherited;
+mod inherited_calls;
 mod named;
 mod onesided;
 mod resources;
@@ -68,6 +69,7 @@ fn helper() {
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),
         ("parent", inherited::parent),
+        ("inherited-calls", inherited_calls::parent),
         ("vector-holder", named::holder),
         ("vector-churner", named::churner),
         ("vector-reader", named::reader),

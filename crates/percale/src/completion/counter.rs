@@ -179,7 +179,7 @@ impl Counter {
 
     #[inline]
     fn begin(&self, due: bool) {
-        if due {
+        if due && self.line.wait.is_here() {
             fire(self);
         }
     }
@@ -211,7 +211,7 @@ impl Counter {
 
     /// Looks at what waits, to take some of it back.
     pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
-        self.line.waiting.get()?;
+        self.line.waiting.get().filter(|_| self.line.wait.is_here())?;
         let mut waiting = self.waiting();
         let taken = take(&mut waiting);
         self.line.gate.waits_for(waiting.next());
@@ -221,7 +221,7 @@ impl Counter {
     /// Whether work waits for the counter.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.line.waiting.get().is_some() && !self.waiting().is_empty()
+        self.line.wait.is_here() && self.line.waiting.get().is_some() && !self.waiting().is_empty()
     }
 
     /// Tells counters apart, as long as they live.

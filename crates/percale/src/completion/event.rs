@@ -238,6 +238,9 @@ impl EventQueue {
 
     /// Adds an event. Never refused; beyond the limit it is only counted.
     pub fn push(&self, event: Event) {
+        if !self.shared.wait.is_here() {
+            return;
+        }
         let mut events = self.lock();
         if events.len() < self.shared.limit {
             events.push_back(Item::Event(event));
@@ -282,6 +285,9 @@ impl EventQueue {
     }
 
     fn add(&self, item: Item) -> Result<(), EventQueueFull> {
+        if !self.shared.wait.is_here() {
+            return Err(EventQueueFull);
+        }
         let mut events = self.lock();
         if events.len() >= self.shared.limit {
             return Err(EventQueueFull);
@@ -300,6 +306,9 @@ impl EventQueue {
     }
 
     fn take(&self) -> Option<Event> {
+        if !self.shared.wait.is_here() {
+            return None; // The events are the parent's.
+        }
         loop {
             let mut events = self.lock();
             let item = match events.front_mut() {
@@ -332,6 +341,9 @@ impl EventQueue {
     /// The oldest event, which stays.
     #[must_use]
     pub fn peek(&self) -> Option<Event> {
+        if !self.shared.wait.is_here() {
+            return None;
+        }
         self.shared.wait.drive();
         loop {
             let mut events = self.lock();
@@ -350,13 +362,16 @@ impl EventQueue {
     /// Events that wait.
     #[must_use]
     pub fn len(&self) -> usize {
+        if !self.shared.wait.is_here() {
+            return 0;
+        }
         self.lock().iter().map(|item| item.len() as usize).sum()
     }
 
     /// Whether no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        !self.shared.wait.is_here() || self.lock().is_empty()
     }
 
     /// Takes the oldest event, waiting for one at most `timeout` (`None`: for ever).

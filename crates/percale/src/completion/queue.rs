@@ -112,8 +112,12 @@ impl CompletionQueue {
     /// are none now). Each entry says who sent it.
     ///
     /// # Errors
-    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
+    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. (A forked child reads nothing of its
+    /// parent's queues, and its waits fail.)
     pub fn read(&self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        if !self.shared.wait.is_here() {
+            return Ok(0);
+        }
         self.shared.wait.drive();
         self.update(|ring| ring.read(into))
     }
@@ -121,12 +125,18 @@ impl CompletionQueue {
     /// Takes the error that is next, if the next result is one.
     #[must_use]
     pub fn read_error(&self) -> Option<ErrorEntry> {
+        if !self.shared.wait.is_here() {
+            return None;
+        }
         self.update(Ring::read_error)
     }
 
     /// Results that wait, errors included.
     #[must_use]
     pub fn len(&self) -> usize {
+        if !self.shared.wait.is_here() {
+            return 0;
+        }
         self.update(|ring| ring.len())
     }
 

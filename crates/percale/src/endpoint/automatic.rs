@@ -62,7 +62,8 @@ impl Waits {
 
 /// Lets counters begin operations of the endpoint, and whoever reads or waits for what it reports to drive it.
 pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
-    let (waits, submissions) = endpoint.with(|engine| (Waits::of(&engine.core), Arc::clone(&engine.core.submissions)));
+    let parts = endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(&engine.core.submissions))));
+    let Some((waits, submissions)) = parts else { return Ok(()) };
     let driver: Arc<dyn Progress> =
         Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
     for queue in &waits.queues {

@@ -13,7 +13,7 @@
 //! * `operations`: those under way, with their buffers and who waits for them
 //! * `errands`: calls of the application's code, put off until no lock is held
 //! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
-//! * `builder`: opening an endpoint
+//! * `builder`: opening an endpoint; `refused`: what calls return in a forked child
 //! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one; `sharing`: from the one
 //!   to the other
 //! * `matching`: which receive takes which message
@@ -34,6 +34,7 @@ mod raw_collective;
 mod raw_remote;
 mod raw_triggered;
 mod reactor;
+mod refused;
 pub mod remote_work;
 pub mod safe;
 pub mod scalable;

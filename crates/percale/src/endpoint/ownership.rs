@@ -10,6 +10,7 @@ use super::engine::sleep::SLEEP;
 use super::spin::{Budget, Step};
 use crate::completion::source::Undriven;
 use crate::completion::wait::Progress;
+use crate::memory::forked::Process;
 use crate::trigger::{Submissions, Transfer};
 
 /// Whose an engine is: [`Owned`] or [`Shared`]. Not for others to implement.
@@ -19,6 +20,7 @@ impl Ownership for Shared {}
 
 pub(super) mod reach {
     use super::{Budget, Engine, Instant, Step};
+    use crate::endpoint::refused::Refused;
 
     /// What is done with an engine. As against a closure it can be inlined for certain; then what it is made of is in registers.
     pub trait Call {
@@ -40,16 +42,38 @@ pub(super) mod reach {
         }
     }
 
+    #[cold]
+    fn refused<R: Refused>() -> R {
+        R::refused()
+    }
+
     /// What [`Ownership`](super::Ownership) means inside of the library. Public in a private room: users can name neither this
     /// nor the engine.
+    ///
+    /// In a forked child nothing is reached: the lock may have been held by a thread that is not there, in the middle of a change.
     pub trait Reach {
-        /// Runs a call with the engine, then wakes the tasks whose operations it finished.
-        fn run<C: Call>(&self, call: C) -> C::Result;
+        /// Whether this is the process that opened the endpoint, and not a fork of it.
+        fn is_here(&self) -> bool;
+
+        /// Runs a call with the engine, then wakes the tasks whose operations it finished. Not in a forked child.
+        fn run_here<C: Call>(&self, call: C) -> C::Result;
+
+        /// As [`run_here`](Self::run_here), but refused in a forked child.
+        #[inline(always)]
+        fn run<C: Call<Result: Refused>>(&self, call: C) -> C::Result {
+            if self.is_here() { self.run_here(call) } else { refused() }
+        }
 
         /// As [`run`](Self::run), for a closure.
         #[inline(always)]
-        fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        fn with<R: Refused>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
             self.run(Closure(f))
+        }
+
+        /// As [`run_here`](Self::run_here), for a closure.
+        #[inline(always)]
+        fn with_here<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+            self.run_here(Closure(f))
         }
 
         /// Makes progress by itself from now on, if threads share it.
@@ -61,15 +85,19 @@ pub(super) mod reach {
         /// results than `looked`.
         fn sleep(&self, deadline: Option<Instant>, looked: u64);
 
-        /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps.
+        /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps. In a forked
+        /// child it returns at once.
         fn wait_until<R>(
             &self,
             deadline: Option<Instant>,
             mut ready: impl FnMut(&mut Engine) -> Option<R>,
         ) -> Option<R> {
+            if !self.is_here() {
+                return None;
+            }
             let mut budget = Budget::new();
             loop {
-                let found = self.with(|engine| {
+                let found = self.with_here(|engine| {
                     engine.progress();
                     ready(engine).ok_or_else(|| engine.results())
                 });
@@ -93,6 +121,7 @@ pub(super) mod reach {
 /// One owner, no lock: the endpoint is `Send` but not `Sync`.
 #[derive(Debug)]
 pub struct Owned {
+    process: Process,
     engine: RefCell<Engine>,
     /// Waits at what the endpoint reports to are refused.
     undriven: Undriven,
@@ -101,7 +130,7 @@ pub struct Owned {
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
         let undriven = Undriven::new(engine.core.reports_to());
-        Self { engine: RefCell::new(engine), undriven }
+        Self { process: engine.process(), engine: RefCell::new(engine), undriven }
     }
 }
 
@@ -122,7 +151,12 @@ impl Owned {
 
 impl Reach for Owned {
     #[inline(always)]
-    fn run<C: Call>(&self, call: C) -> C::Result {
+    fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
+    #[inline(always)]
+    fn run_here<C: Call>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
         let result = call.call(&mut engine);
         let errands = engine.core.operations.has_errands();
@@ -143,6 +177,7 @@ impl Reach for Owned {
 
 /// What the threads of a shared endpoint share.
 struct Inner {
+    process: Process,
     state: Mutex<State>,
     /// Rung when results came or the leader stepped down.
     changed: Condvar,
@@ -186,15 +221,28 @@ impl WeakShared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.inner.process.is_here() {
+            // The engine may have been in the middle of a change at the fork: a child never takes it apart.
+            std::mem::forget(Arc::clone(&self.inner));
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
+        let process = engine.process();
         let state = State { engine, automatic: false, led: false, followers: 0, seen: 0 };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
+        let (state, changed, driver) = (Mutex::new(state), Condvar::new(), OnceLock::new());
+        Self { inner: Arc::new(Inner { process, state, changed, driver }) }
     }
 
     /// The engine, if nobody else holds it.
     pub(super) fn into_engine(self) -> Option<Engine> {
-        let inner = Arc::into_inner(self.inner)?;
+        let inner = Arc::clone(&self.inner);
+        drop(self);
+        let inner = Arc::into_inner(inner)?;
         Some(inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).engine)
     }
 
@@ -209,6 +257,9 @@ impl Shared {
 
     /// The engine, unless somebody is in the endpoint.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        if !self.inner.process.is_here() {
+            return None;
+        }
         match self.inner.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -275,7 +326,12 @@ impl Shared {
 }
 
 impl Reach for Shared {
-    fn run<C: Call>(&self, call: C) -> C::Result {
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.inner.process.is_here()
+    }
+
+    fn run_here<C: Call>(&self, call: C) -> C::Result {
         let mut state = self.lock();
         let result = call.call(&mut state.engine);
         self.tell(&mut state);
@@ -284,6 +340,9 @@ impl Reach for Shared {
     }
 
     fn automate(&self) -> std::io::Result<()> {
+        if !self.is_here() {
+            return Ok(());
+        }
         let mut state = self.lock();
         let automatic = std::mem::replace(&mut state.automatic, true);
         drop(state);

@@ -151,7 +151,10 @@ impl<A: Ownership> Endpoint<A> {
     /// If the next result is an error: take it with [`read_error`](Self::read_error).
     #[inline]
     pub fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        self.access.run(Poll(entries))
+        if !self.access.is_here() {
+            return Ok(0);
+        }
+        self.access.run_here(Poll(entries))
     }
 
     /// Takes the error that stands next in the endpoint's own completion queue (fi_cq_readerr(3)).

@@ -165,7 +165,7 @@ impl Endpoint {
     /// Through whom a peer's accesses come.
     pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::memory::region::Via {
         use super::ownership::reach::Reach as _;
-        self.access.with(|engine| {
+        self.access.with_here(|engine| {
             let slot = engine.core.peers.resolve(peer).unwrap();
             engine.core.via(slot)
         })

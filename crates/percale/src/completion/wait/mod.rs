@@ -39,6 +39,7 @@ pub(in crate::completion) use self::face::face;
 pub(in crate::completion) use self::followers::Follower;
 use self::followers::Followers;
 use self::mark::Mark;
+use crate::memory::forked::Process;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
@@ -132,6 +133,8 @@ pub struct Wait {
     followers: Followers,
     /// Endpoints that report here and that no wait can drive.
     undriven: AtomicUsize,
+    /// The process that it was made in: in a forked child the locks may be held by threads that are not there.
+    process: Option<Process>,
 }
 
 impl std::fmt::Debug for Wait {
@@ -160,7 +163,20 @@ impl Wait {
             outside: OnceLock::new(),
             followers: Followers::default(),
             undriven: AtomicUsize::new(0),
+            process: Process::current().ok(),
         }
+    }
+
+    /// Whether this is the process that it was made in, and not a fork of it.
+    #[inline]
+    pub(in crate::completion) fn is_here(&self) -> bool {
+        self.process.is_none_or(Process::is_here)
+    }
+
+    /// # Errors
+    /// In a forked child.
+    fn check_process(&self) -> io::Result<()> {
+        if self.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }
 
     /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives: once a look, however often it is attached.
@@ -168,6 +184,7 @@ impl Wait {
     /// # Errors
     /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+        self.check_process()?;
         let descriptor = driver.descriptor();
         let mut drivers = lock(&self.drivers);
         let new = Arc::downgrade(driver);
@@ -191,6 +208,9 @@ impl Wait {
 
     /// Forgets `driver`.
     pub fn detach(&self, driver: &Arc<dyn Progress>) {
+        if !self.is_here() {
+            return;
+        }
         let descriptor = driver.descriptor();
         let mut drivers = lock(&self.drivers);
         if let (Some(set), Some(descriptor)) = (self.set.get(), descriptor) {
@@ -225,7 +245,7 @@ impl Wait {
     /// Makes progress on everything that feeds the queue.
     #[inline]
     pub fn drive(&self) {
-        if self.driven.load(Ordering::Acquire) {
+        if self.driven.load(Ordering::Acquire) && self.is_here() {
             for driver in self.drivers().iter().filter_map(Weak::upgrade) {
                 driver.progress();
             }
@@ -234,7 +254,7 @@ impl Wait {
 
     /// Makes everything that feeds the queue progress by itself.
     pub(in crate::completion) fn automate(&self) -> io::Result<()> {
-        if self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
+        if !self.is_here() || self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
             return Ok(()); // Who is attached later is so from the beginning.
         }
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
@@ -259,7 +279,7 @@ impl Wait {
 
     #[cold]
     fn wake(&self) {
-        if !self.armed.take() {
+        if !self.is_here() || !self.armed.take() {
             return;
         }
         for sleeper in lock(&self.sleepers).iter() {
@@ -296,6 +316,7 @@ impl Wait {
     }
 
     fn outside(&self) -> io::Result<&Outside> {
+        self.check_process()?;
         if let Some(outside) = self.outside.get() {
             return Ok(outside);
         }
@@ -355,6 +376,7 @@ impl Wait {
         timeout: Option<Duration>,
         mut look: impl FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
+        self.check_process()?;
         let start = Instant::now();
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut rounds = 0u32;

@@ -160,6 +160,9 @@ impl<A: Ownership> Endpoint<A> {
     /// # Errors
     /// If there will be no connection; [`ConnectionError::NotYet`] if `timeout` passed first.
     pub fn wait_connected(&self, timeout: Option<Duration>) -> Result<Vec<u8>, ConnectionError> {
+        if !self.access.is_here() {
+            return Err(ConnectionError::Forked);
+        }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.access.wait_until(deadline, super::engine::Engine::outcome).unwrap_or(Err(ConnectionError::NotYet))
     }

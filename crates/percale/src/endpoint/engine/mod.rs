@@ -490,6 +490,11 @@ impl Engine {
         self.address
     }
 
+    /// The process that opened the endpoint.
+    pub(crate) const fn process(&self) -> Process {
+        self.process
+    }
+
     /// Unique among the endpoints of this process.
     pub(crate) const fn id(&self) -> u64 {
         self.id

@@ -106,7 +106,7 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
     for (case, frames) in wrong.into_iter().enumerate() {
         let events = EventQueue::default();
         let hostile = world.open(&events);
-        let slot = hostile.access.with(|engine| {
+        let slot = hostile.access.with_here(|engine| {
             let slot = engine.core.peers.slot((world.listener.address(), 0));
             engine.start_connecting(slot);
             slot
@@ -114,7 +114,7 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
         world.turns(MANY, &[&hostile]);
         assert!(matches!(events.read(), Some(Event::Connected { .. })));
         for (head, payload) in frames {
-            hostile.access.with(|engine| send(engine, slot, head, payload));
+            hostile.access.with_here(|engine| send(engine, slot, head, payload));
         }
         world.turns(MANY, &[&hostile]);
         assert!(matches!(events.read(), Some(Event::PeerDown { .. })), "case {case}: it is still connected");
@@ -186,7 +186,7 @@ fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
     for case in 0..cases("1.1.1.1:1", "1.1.1.1:1").len() {
         let (events, told) = (EventQueue::default(), EventQueue::default());
         let hostile = world.open(&events);
-        hostile.access.with(|engine| engine.core.gate = Gate::closed());
+        hostile.access.with_here(|engine| engine.core.gate = Gate::closed());
         let there = hostile.address().to_string();
         let client = world.builder().event_queue(&told).bind_single("10.0.0.3:0").unwrap();
         let own = client.address().to_string();
@@ -194,10 +194,10 @@ fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
         let mut receive = Some(client.recv(vec![0; 2000]).start().unwrap());
         world.turns(MANY, &[&client, &hostile]);
         assert_eq!(client.connection_state(), Some(ConnectionState::Connecting));
-        let slot = hostile.access.with(|engine| engine.core.peers.slot((client.address(), 0)));
+        let slot = hostile.access.with_here(|engine| engine.core.peers.slot((client.address(), 0)));
         let (frames, error) = cases(&own, &there).swap_remove(case);
         for (head, payload) in frames {
-            hostile.access.with(|engine| send(engine, slot, head, payload));
+            hostile.access.with_here(|engine| send(engine, slot, head, payload));
         }
         world.turns(MANY, &[&client, &hostile]);
         match told.read() {

@@ -9,6 +9,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
+use crate::endpoint::refused::Refused;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
@@ -51,6 +52,9 @@ impl<A: Ownership> ReceivingMany<'_, A> {
     /// # Errors
     /// If a message failed to arrive; the buffer may have taken others.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Part>, OperationError> {
+        if !self.under_way.endpoint.access.is_here() {
+            return Err(OperationError::refused());
+        }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (id, base) = (self.under_way.id, self.base);
         let found = self.under_way.endpoint.access.wait_until(deadline, |engine| {

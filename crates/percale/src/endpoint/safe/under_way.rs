@@ -11,6 +11,7 @@ use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
+use crate::endpoint::refused::Refused;
 use crate::endpoint::{Endpoint, errands, reactor};
 use crate::memory::buffer::Buffer;
 
@@ -59,6 +60,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
     pub(super) fn is_ready(&self) -> bool {
         let id = self.id;
         self.ended
+            || !self.endpoint.access.is_here()
             || self.endpoint.access.with(|engine| {
                 engine.progress();
                 engine.core.operations.has_result(id)
@@ -75,6 +77,9 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(Entry, Buffer), OperationError> {
         if self.ended {
             return Err(OperationError::taken());
+        }
+        if !self.endpoint.access.is_here() {
+            return Err(OperationError::refused());
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let id = self.id;
@@ -111,6 +116,9 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         if self.ended {
             return Poll::Ready(Err(OperationError::taken()));
         }
+        if !self.endpoint.access.is_here() {
+            return Poll::Ready(Err(OperationError::refused()));
+        }
         let spin = self.polls < SPINS;
         self.polls = self.polls.saturating_add(1);
         let mut fresh = None;
@@ -140,7 +148,8 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
 
     fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
         let id = self.id;
-        self.endpoint.access.with(|engine| {
+        // The caller looked.
+        self.endpoint.access.with_here(|engine| {
             engine.progress();
             if let Some(end) = Self::take(id, engine) {
                 return Look::Ended(end);
@@ -163,7 +172,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
 
 impl<A: Ownership> Drop for UnderWay<'_, A> {
     fn drop(&mut self) {
-        if self.ended {
+        if self.ended || !self.endpoint.access.is_here() {
             return;
         }
         self.unwatch();

@@ -229,6 +229,9 @@ impl Mapped {
 
     #[cold]
     fn wake(&self) {
+        if !self.mapping.is_here() {
+            return; // A forked child wakes nobody, and the page is not mapped in it.
+        }
         if let Some(rouse) = self.page().must_wake() {
             self.rouse(rouse);
         }
@@ -359,6 +362,9 @@ impl Bell {
     /// Rings as a peer would: the ring `bit` is to be looked at, and the endpoint woken. For other threads of this
     /// process.
     pub fn ring(&self, bit: u32) {
+        if !self.mapped.mapping.is_here() {
+            return;
+        }
         self.mapped.page().ring(bit);
         self.wake_own();
     }
@@ -376,6 +382,9 @@ impl Bell {
     }
 
     fn wake_own(&self) {
+        if !self.mapped.mapping.is_here() {
+            return;
+        }
         if let Some(rouse) = self.asleep.must_wake() {
             self.mapped.page().disarm(); // Who is about to sleep on the word does not.
             self.mapped.rouse(rouse);

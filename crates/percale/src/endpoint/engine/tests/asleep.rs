@@ -111,7 +111,7 @@ fn res_008_flt_007_every_sleep_ends_though_a_peer_takes_the_wake_ups() {
         until(&[&client], || connected.is_ready().then_some(()));
         drop(connected);
 
-        let bell = endpoint.access.with(|engine| Arc::clone(&engine.bell));
+        let bell = endpoint.access.with_here(|engine| Arc::clone(&engine.bell));
         let (over, (says, done)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         let sleeper = std::thread::spawn(move || {
             sleep(endpoint, &counter, endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap());

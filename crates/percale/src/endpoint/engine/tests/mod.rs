@@ -66,7 +66,7 @@ impl Station {
     }
 
     fn engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
-        self.endpoint.access.with(f)
+        self.endpoint.access.with_here(f)
     }
 
     /// Safe operations that have ended.

@@ -1,0 +1,196 @@
+//! Every public call on inherited objects, each in a forked child of its own: it is refused, and neither ends the child by a signal nor
+//! keeps it. Threads of the parent are in the middle of such calls when it forks.
+
+#![expect(unsafe_code, reason = "an alarm that ends a child which hangs; the block states its reason")]
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use percale::{
+    Access, CompletionQueue, Counter, Endpoint, Entry, Event, EventQueue, PollSet, PostError, SharedEndpoint, WaitSet,
+};
+use percale_conformance::peers::open_as_told;
+use percale_conformance::process::{Helper, fork};
+use percale_conformance::watchdog::Watchdog;
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+crate::on!(shm, tcp: {
+    flt_010_each_call_on_what_a_child_inherited_is_refused,
+});
+
+fn flt_010_each_call_on_what_a_child_inherited_is_refused(kind: &str) {
+    let _watchdog = Watchdog::new("each call on what a child inherited is refused");
+    Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
+}
+
+/// A moment: no call on an inherited object waits for as long.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Makes a call in a forked child. It says whether it was refused.
+fn case(name: &str, call: impl FnOnce() -> bool) {
+    let child = fork(|| {
+        // SAFETY: ends this child, and nothing else, if the call hangs.
+        unsafe { libc::alarm(20) };
+        call()
+    });
+    let child = Pid::from_raw(child).expect("a process id");
+    let (_, status) = waitpid(Some(child), WaitOptions::empty()).expect("a child").expect("its end");
+    assert_eq!(status.terminating_signal(), None, "{name}: ended by a signal (14: it hung)");
+    assert_eq!(status.exit_status(), Some(0), "{name}: not refused");
+    println!("{name}: refused");
+}
+
+fn polled<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(out) => Some(out),
+        Poll::Pending => None,
+    }
+}
+
+/// Calls of an endpoint, of one owner or of many threads.
+macro_rules! endpoint_calls {
+    ($who:literal, $endpoint:expr, $peer:expr) => {{
+        let (endpoint, peer) = ($endpoint, $peer);
+        case(concat!($who, ": progress"), || !endpoint.progress());
+        case(concat!($who, ": try_wait"), || !endpoint.try_wait());
+        case(concat!($who, ": wait"), || !endpoint.wait(None));
+        case(concat!($who, ": poll"), || endpoint.poll(&mut [Entry::default()]) == Ok(0));
+        case(concat!($who, ": read_error"), || endpoint.read_error().is_none());
+        case(concat!($who, ": linger"), || !endpoint.linger(MOMENT));
+        case(concat!($who, ": cancel"), || !endpoint.cancel(1));
+        case(concat!($who, ": inject"), || endpoint.inject(peer, b"child") == Err(PostError::Forked));
+        case(concat!($who, ": describe_peers"), || endpoint.describe_peers().is_empty());
+        case(concat!($who, ": naming_bytes"), || endpoint.naming_bytes() == 0);
+        case(concat!($who, ": has_receives"), || !endpoint.has_receives());
+        case(concat!($who, ": send"), || endpoint.send(peer, vec![1]).wait().is_err());
+        case(concat!($who, ": recv"), || endpoint.recv(vec![1]).wait().is_err());
+        case(concat!($who, ": recv many"), || endpoint.recv(vec![0; 64]).many().is_err());
+        case(concat!($who, ": a new future"), || {
+            polled(&mut Box::pin(endpoint.recv(vec![0; 8]).into_future())).is_some_and(|end| end.is_err())
+        });
+        let receive = || endpoint.recv(vec![0; 8]).start().expect("a receive");
+        let held = receive();
+        case(concat!($who, ": is_ready of a handle"), || held.is_ready());
+        case(concat!($who, ": cancel of a handle"), || !held.cancel());
+        let mut taken = Some(receive());
+        case(concat!($who, ": wait of a handle"), || taken.take().is_some_and(|held| held.wait().is_err()));
+        case(concat!($who, ": wait_for of a handle"), || {
+            taken.take().is_some_and(|held| held.wait_for(MOMENT).is_err())
+        });
+        case(concat!($who, ": drop of a handle"), || taken.take().is_some());
+        let mut future = Box::pin(receive());
+        assert!(polled(&mut future).is_none());
+        case(concat!($who, ": an inherited future"), || polled(&mut future).is_some_and(|end| end.is_err()));
+        let mut many = endpoint.recv(vec![0; 64]).many().expect("a receive");
+        case(concat!($who, ": next of many"), || many.next(None).is_err());
+    }};
+}
+
+/// The process whose children make the calls.
+pub(crate) fn parent() {
+    let open = open_as_told();
+    let domain = &open.domain;
+    let vector = domain.address_vector().build().expect("a vector");
+    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+    let (one, two) = (bind(), bind());
+    let to_two = vector.insert(two.address()).expect("an address");
+    let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
+    let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
+    while !got.is_ready() || !sent.is_ready() {
+        one.progress();
+        two.progress();
+    }
+    endpoint_calls!("endpoint", &one, to_two);
+
+    let queue = CompletionQueue::default();
+    let counter = Arc::new(Counter::new());
+    let events = EventQueue::new(16);
+    let builder =
+        domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter).event_queue(&events);
+    let shared: SharedEndpoint = builder.bind_shared("127.0.0.1:0").expect("an endpoint");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = |what: &'static (dyn Fn(&SharedEndpoint, &CompletionQueue, &EventQueue) + Sync)| {
+            let (shared, queue, events, over) = (shared.clone(), queue.clone(), events.clone(), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    what(&shared, &queue, &events);
+                }
+            });
+        };
+        busy(&|shared, _, _| drop(shared.progress()));
+        busy(&|_, queue, _| drop(queue.read(&mut [Entry::default()])));
+        busy(&|_, _, events| {
+            events.push(Event::Lost { count: 1 });
+            drop(events.read());
+        });
+        for _ in 0..3 {
+            endpoint_calls!("shared endpoint", &shared, to_two);
+            case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
+            case("queue: wait", || queue.wait(&mut [Entry::default()], None).is_err());
+            case("queue: read_error", || queue.read_error().is_none());
+            case("queue: len", || queue.is_empty());
+            case("queue: try_wait", || queue.try_wait().is_err());
+            case("queue: signal", || {
+                queue.signal();
+                true
+            });
+            case("counter: wait", || counter.wait(u64::MAX, None).is_err());
+            case("counter: add", || {
+                counter.add(1);
+                true
+            });
+            case("counter: try_wait", || counter.try_wait().is_err());
+            case("events: read", || events.read().is_none());
+            case("events: peek", || events.peek().is_none());
+            case("events: wait", || events.wait(None).is_err());
+            case("events: write", || events.write(1, Vec::new()).is_err());
+            case("events: len", || events.is_empty());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    case("shared endpoint: drop", || {
+        drop(shared.clone());
+        true
+    });
+
+    let set = WaitSet::new();
+    set.add(&queue).expect("a member");
+    case("wait set: wait", || set.wait(None).is_err());
+    let polls = PollSet::new();
+    polls.add(&queue, 1_u32).expect("a member");
+    case("poll set: poll", || polls.poll(&mut [0]) == 0);
+
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
+    let heap = domain.register(vec![0; 4096], both).expect("a region");
+    // What cannot be said by a result is said by a panic, as documented: the memory is not there.
+    case("region: read of what a child does not have", || {
+        std::panic::set_hook(Box::new(|_| ()));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.read(0, &mut [0; 8]))).is_err()
+    });
+    case("region: read of a copy", || {
+        heap.read(0, &mut [0; 8]);
+        true
+    });
+    let mut regions = Some((region, heap));
+    case("region: close", || {
+        let (region, heap) = regions.take().expect("regions");
+        (drop(region.close()), drop(heap.close())) == ((), ())
+    });
+    let mut endpoint: Option<Endpoint> = Some(bind());
+    case("endpoint: drop", || endpoint.take().is_some());
+    // The parent goes on.
+    let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
+    let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
+    while !got.is_ready() || !sent.is_ready() {
+        one.progress();
+        two.progress();
+    }
+    got.wait().expect("the message");
+    sent.wait().expect("the send");
+}

@@ -1,0 +1,83 @@
+//! What calls return in a forked child, where the endpoint is its parent's.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::connection::ConnectionError;
+use super::safe::OperationError;
+use super::work::PostError;
+
+/// A result that says, as far as it can, that nothing was done.
+pub trait Refused {
+    /// The result of a call in a forked child.
+    fn refused() -> Self;
+}
+
+impl Refused for () {
+    fn refused() -> Self {}
+}
+
+impl Refused for bool {
+    fn refused() -> Self {
+        false
+    }
+}
+
+impl Refused for usize {
+    fn refused() -> Self {
+        0
+    }
+}
+
+impl Refused for u32 {
+    fn refused() -> Self {
+        0
+    }
+}
+
+impl Refused for u64 {
+    fn refused() -> Self {
+        0
+    }
+}
+
+impl Refused for SocketAddr {
+    fn refused() -> Self {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    }
+}
+
+impl<T> Refused for Option<T> {
+    fn refused() -> Self {
+        None
+    }
+}
+
+impl<T> Refused for Vec<T> {
+    fn refused() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, E: Refused> Refused for Result<T, E> {
+    fn refused() -> Self {
+        Err(E::refused())
+    }
+}
+
+impl Refused for PostError {
+    fn refused() -> Self {
+        Self::Forked
+    }
+}
+
+impl Refused for ConnectionError {
+    fn refused() -> Self {
+        Self::Forked
+    }
+}
+
+impl Refused for OperationError {
+    fn refused() -> Self {
+        Self { cause: PostError::Forked.into(), buffer: None }
+    }
+}
