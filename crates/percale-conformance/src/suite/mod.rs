@@ -4,6 +4,7 @@
 //! `direct` adds what is done to peers' memory without them; `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
 //! sockets.
 
+pub mod closing;
 pub mod collectives;
 pub mod completions;
 pub mod connected;
@@ -292,6 +293,8 @@ macro_rules! conformance {
                 used_up_handles_of_groups_touch_no_other_operation,
                 used_up_handles_of_shared_receives_touch_no_other_operation,
                 finishing_a_buffer_for_many_messages_gives_what_was_not_read;
+            closing:
+                operations_end_once_when_their_endpoint_closes;
             safe:
                 safe_operations_give_their_buffers_back,
                 safe_multi_receive,
@@ -360,6 +363,8 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
+            closing:
+                nothing_is_written_once_a_shared_endpoint_is_closed;
             shared_receive:
                 ctx_010_connected_endpoints_share_receives,
                 ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits,

@@ -35,9 +35,9 @@ pub(crate) enum Deed {
     /// Something is said to a member about this list.
     Say { to: Connection, list: u64, said: Join },
     /// A group was agreed on; its messages have this tag.
-    Agreed { group: usize, tag: u64 },
+    Agreed { group: u64, tag: u64 },
     /// It will not be.
-    Failed { group: usize, error: ErrorCode, why: String },
+    Failed { group: u64, error: ErrorCode, why: String },
     /// This member is in a group that is to be broken.
     Break { to: Connection, tag: u64 },
 }
@@ -45,7 +45,7 @@ pub(crate) enum Deed {
 /// One join.
 #[derive(Debug)]
 struct Attempt {
-    group: usize,
+    group: u64,
     /// What the group is called if it is this member that names it.
     name: u64,
     above: Option<Connection>,
@@ -148,7 +148,7 @@ fn tag_of(list: u64, name: u64) -> u64 {
 
 impl Joins {
     /// This group's members are to be joined, as the next of those with this list.
-    pub(crate) fn join(&mut self, list: u64, group: usize, name: u64, members: &[Connection], rank: usize) {
+    pub(crate) fn join(&mut self, list: u64, group: u64, name: u64, members: &[Connection], rank: usize) {
         let (above, below) = neighbours(members.len(), rank);
         let above = above.map(|rank| members[rank]);
         let below = below.into_iter().map(|rank| members[rank]).collect();
@@ -158,7 +158,7 @@ impl Joins {
     }
 
     /// A group is left before it is there.
-    pub(crate) fn leave(&mut self, list: u64, group: usize) {
+    pub(crate) fn leave(&mut self, list: u64, group: u64) {
         let Some(line) = self.lines.get_mut(&list) else { return };
         let Some(at) = line.iter().position(|attempt| attempt.group == group) else { return };
         let (error, why) = (ErrorCode::Canceled, "the group was left before all had joined");

@@ -19,7 +19,7 @@ enum View {
     /// What is said waits.
     Connecting(Vec<Message>),
     /// This connection. What arrives over it is in [`Member::arriving`].
-    Up(usize),
+    Up(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ struct Member {
     views: BTreeMap<usize, View>,
     arriving: BTreeMap<usize, VecDeque<Message>>,
     /// Groups that are being joined.
-    pending: Vec<usize>,
+    pending: Vec<u64>,
     /// The tag of the last that was.
     joined: Option<u64>,
 }
@@ -46,7 +46,7 @@ struct Member {
 struct World {
     members: Vec<Member>,
     /// Groups and connections so far.
-    count: usize,
+    count: u64,
     /// Who has agreed to what.
     agreed: HashMap<u64, BTreeSet<usize>>,
     /// Who was told that it is broken.
@@ -73,7 +73,7 @@ impl World {
         let everybody: Vec<_> = (0..self.members.len() as Connection).collect();
         let member = &mut self.members[who];
         member.pending.push(self.count);
-        member.joins.join(LIST, self.count, self.count as u64, &everybody, who);
+        member.joins.join(LIST, self.count, self.count, &everybody, who);
         self.act(who);
     }
 
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    fn ended(&mut self, who: usize, group: usize) {
+    fn ended(&mut self, who: usize, group: u64) {
         let pending = &mut self.members[who].pending;
         let at = pending.iter().position(|other| *other == group).expect("it ends once");
         pending.remove(at);
@@ -317,7 +317,7 @@ fn flt_008_nobody_speaks_of_lists_without_end() {
     assert!(joins.hear(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
     assert!(joins.hear(u64::MAX, 2, failed), "another peer");
     // Each that is joined makes room for one.
-    (0..3).for_each(|list| joins.join(list, list as usize, 0, &[0, 1], 0));
+    (0..3).for_each(|list| joins.join(list, list, 0, &[0, 1], 0));
     joins.join(0, 3, 0, &[0, 1], 0);
     let more = (1 << 20..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
     assert_eq!(more, 3);

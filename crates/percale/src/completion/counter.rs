@@ -11,6 +11,7 @@
 //! ([`trigger`](crate::trigger)). Counting that reaches one begins it, in the thread that counts.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -191,7 +192,13 @@ impl Counter {
     /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it, and whether its owner knows that something of
     /// his waits here. If it may be due, as is returned, [`fire`] is to be called, once no lock is held that this needs.
     #[must_use = "what is due is to be begun"]
-    pub(crate) fn queue(&self, condition: Condition, owner: u32, due: Due, named: impl FnOnce(Ticket, bool)) -> bool {
+    pub(crate) fn queue(
+        &self,
+        condition: Condition,
+        owner: Option<NonZeroU32>,
+        due: Due,
+        named: impl FnOnce(Ticket, bool),
+    ) -> bool {
         let mut waiting = self.waiting();
         let (ticket, known) = waiting.push(condition, owner, due);
         named(ticket, known);

@@ -5,15 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::engine::Engine;
 use super::engine::core::Core;
+use super::engine::{Engine, aside};
 use super::ownership::reach::Reach;
 use super::ownership::{Shared, WeakShared};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
-use crate::trigger::Submissions;
 
 /// A shared endpoint, as the queues and counters that it reports to know it.
 pub(super) struct Driver {
@@ -23,6 +22,7 @@ pub(super) struct Driver {
 
 impl Progress for Driver {
     fn progress(&self) {
+        aside::settle();
         if let Some(endpoint) = self.endpoint.upgrade() {
             endpoint.with(Engine::progress);
         }
@@ -58,6 +58,18 @@ impl Waits {
             events: core.events.clone(),
         }
     }
+
+    fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+        self.queues.iter().try_for_each(|queue| queue.attach(driver))?;
+        self.counters.iter().try_for_each(|counter| counter.attach(driver))?;
+        self.events.iter().try_for_each(|events| events.attach(driver))
+    }
+
+    fn detach(&self, driver: &Arc<dyn Progress>) {
+        self.queues.iter().for_each(|queue| queue.detach(driver));
+        self.counters.iter().for_each(|counter| counter.detach(driver));
+        self.events.iter().for_each(|events| events.detach(driver));
+    }
 }
 
 /// Lets counters begin operations of the endpoint, and whoever reads or waits for what it reports to drive it.
@@ -66,14 +78,9 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result
     let Some((waits, submissions)) = parts else { return Ok(()) };
     let driver: Arc<dyn Progress> =
         Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
-    for queue in &waits.queues {
-        queue.attach(&driver)?;
-    }
-    for counter in &waits.counters {
-        counter.attach(&driver)?;
-    }
-    if let Some(events) = &waits.events {
-        events.attach(&driver)?;
+    if let Err(error) = waits.attach(&driver) {
+        waits.detach(&driver);
+        return Err(error);
     }
     endpoint.keep(driver);
     submissions.share(endpoint.downgrade());
@@ -83,16 +90,18 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result
 /// The progress thread sleeps for at most this long before it looks whether its endpoint is still there.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Starts the thread that makes progress on an endpoint until nobody else holds it.
-pub(super) fn start(endpoint: &Shared) -> io::Result<()> {
-    let weak = endpoint.downgrade();
-    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&weak)).map(drop)
+/// Starts the thread that makes progress on an endpoint until that is closed.
+pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
+    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&endpoint)).map(drop)
 }
 
 fn run(endpoint: &WeakShared) {
-    Submissions::progressing();
+    if let Some(shared) = endpoint.upgrade() {
+        shared.with(|engine| engine.core.submissions.progressing());
+    }
     let mut idle_since: Option<Instant> = None;
     loop {
+        aside::settle();
         let Some(shared) = endpoint.upgrade() else { return };
         if shared.with(Engine::progress) {
             idle_since = None;

@@ -298,6 +298,7 @@ impl<'d> EndpointBuilder<'d> {
         if !self.domain.inner.is_here() {
             return Err(BindError::Forked); // Nobody would make its connections here.
         }
+        super::engine::aside::settle();
         let settings = &self.domain.inner.settings;
         let anywhere = bind.ip().is_unspecified();
         let role = match purpose {

@@ -28,6 +28,12 @@ impl Errands {
         self.discard.extend(waker);
     }
 
+    /// These, too.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.wake.append(&mut other.wake);
+        self.discard.append(&mut other.discard);
+    }
+
     /// Whether there is nothing to do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
-pub(crate) use self::ownership::WeakShared;
+pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
 use crate::address::PeerAddress;
@@ -108,18 +108,34 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.multi_minimum)
     }
 
-    /// Closes the endpoint, as dropping it does, unless windows of type 2A are bound through it (MW-039): then it comes back, and
-    /// goes on as before. Windows of type 2B, and of a dropped endpoint all windows, are unbound.
+    /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it comes
+    /// back, and goes on as before. Windows of type 2B, and of a dropped endpoint all windows, are unbound.
+    ///
+    /// What was handed over is sent first, for at most a second. Then every operation under way ends with
+    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), reported where its end is always reported, and gives back the room that it reserved there.
+    /// Receives that the endpoint took from a shared context go back to that. When this returns no thread of the library uses
+    /// memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint refuse everything from then
+    /// on; its own results can still be read.
+    ///
+    /// A local peer that was stopped in the middle of a copy into a buffer is no reason to wait: the operation's end is reported when the
+    /// peer has let go of the buffer, or its process has ended, and a buffer that the operation owns is kept until then.
     ///
     /// # Errors
     /// The endpoint.
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        if two_a && self.access.with(|engine| engine.core.has_windows()) { Err(self) } else { Ok(()) }
+        let closed = self.access.close(|engine| !(two_a && engine.core.has_windows()));
+        if closed { Ok(()) } else { Err(self) }
+    }
+
+    /// Whether it was closed, by another handle.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.access.with(|engine| engine.is_closed())
     }
 
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
-    /// False if `timeout` passed first (`None`: wait for ever).
+    /// False if `timeout` passed first (`None`: wait for ever), or the endpoint was closed.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.access.wait_until(deadline, |engine| (!engine.core.queue.is_empty()).then_some(())).is_some()

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::engine::types::Notify;
 use super::errands::Errands;
 use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
@@ -146,13 +145,9 @@ impl Operations {
         true
     }
 
-    /// Gives up the buffer of an operation, if it is a safe one, because the peer may use it for ever.
-    pub(crate) fn leak(&mut self, notify: Notify, context: u64) {
-        if notify == Notify::Operation
-            && let Some(slot) = self.slots.get_mut(Id::from_u64(context))
-        {
-            std::mem::forget(slot.buffer.take());
-        }
+    /// Takes the buffer of an operation that is about to fail: a peer may still be writing to it.
+    pub(crate) fn take_buffer(&mut self, id: OperationId) -> Option<Buffer> {
+        self.slots.get_mut(id)?.buffer.take()
     }
 
     /// The buffer of an operation, for reading what a multi-receive has got so far.
@@ -164,6 +159,11 @@ impl Operations {
     #[inline]
     pub(crate) fn has_errands(&self) -> bool {
         !self.errands.is_empty()
+    }
+
+    /// Runs these errands, too, once the endpoint is no longer borrowed.
+    pub(crate) fn add_errands(&mut self, errands: Errands) {
+        self.errands.append(errands);
     }
 
     /// What is to be done once the endpoint is no longer borrowed.
@@ -206,7 +206,7 @@ mod tests {
         // A second completion, and each call of a handle.
         operations.finish(old.to_u64(), Err(ErrorEntry::new(entry(old), ErrorCode::Canceled)));
         assert!(!operations.has_result(new) && !operations.is_done(new));
-        operations.leak(Notify::Operation, old.to_u64());
+        assert!(operations.take_buffer(old).is_none());
         assert!(operations.buffer(new).is_some() && operations.buffer(old).is_none());
         assert!(operations.is_done(old) && !operations.has_result(old) && operations.take_result(old).is_none());
         assert!(operations.release(old).is_none() && !operations.park(old));

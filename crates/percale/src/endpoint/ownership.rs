@@ -1,12 +1,18 @@
 //! Whose an endpoint's engine is: one owner's, or that of many threads, which reach it through a lock.
+//!
+//! A shared engine is reached in two ways. Handles of the application ([`Shared`]) own it: when the last one is dropped, or one is
+//! closed, the engine is closed under its lock. Threads of the library (progress threads, readers of its queues, threads that count) use a
+//! [`Helper`], which keeps the memory and nothing else: after the engine was closed a helper finds an engine that does nothing, and
+//! no further helper is made ([`WeakShared::upgrade`]). So when closing returns, no thread of the library is in the engine, nor will be.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Instant;
 
 use self::reach::{Call, Reach};
-use super::engine::Engine;
 use super::engine::sleep::SLEEP;
+use super::engine::{Engine, aside};
 use super::spin::{Budget, Step};
 use crate::completion::source::Undriven;
 use crate::completion::wait::Progress;
@@ -76,6 +82,10 @@ pub(super) mod reach {
             self.run_here(Closure(f))
         }
 
+        /// Closes the engine and wakes the threads that wait for it, unless `may` says otherwise. Whether it is closed; in a forked child
+        /// there is nothing to close.
+        fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool;
+
         /// Makes progress by itself from now on, if threads share it.
         fn automate(&self) -> std::io::Result<()> {
             Ok(())
@@ -99,10 +109,14 @@ pub(super) mod reach {
             loop {
                 let found = self.with_here(|engine| {
                     engine.progress();
-                    ready(engine).ok_or_else(|| engine.results())
+                    match ready(engine) {
+                        None if engine.is_closed() => Ok(None), // Nothing will come any more.
+                        None => Err(engine.results()),
+                        found => Ok(found),
+                    }
                 });
                 let looked = match found {
-                    Ok(found) => return Some(found),
+                    Ok(found) => return found,
                     Err(looked) => looked,
                 };
                 match budget.step(deadline, || self.with(|engine| engine.is_called_from_here())) {
@@ -167,6 +181,17 @@ impl Reach for Owned {
         result
     }
 
+    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
+        !self.is_here()
+            || self.with_here(|engine| {
+                let may = may(engine);
+                if may {
+                    engine.close();
+                }
+                may
+            })
+    }
+
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         if let Some(armed) = self.with(|engine| engine.arm(looked)) {
             armed.sleep(deadline);
@@ -177,8 +202,11 @@ impl Reach for Owned {
 
 /// What the threads of a shared endpoint share.
 struct Inner {
-    process: Process,
     state: Mutex<State>,
+    /// The engine was closed.
+    closed: AtomicBool,
+    /// Whose process it is: in a forked child the lock may be held by a thread that is not there.
+    process: Process,
     /// Rung when results came or the leader stepped down.
     changed: Condvar,
     /// What the queues and counters that the endpoint reports to hold weakly.
@@ -208,89 +236,123 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct Shared {
     inner: Arc<Inner>,
+    owner: Arc<Owner>,
 }
 
-/// The engine of a shared endpoint, without keeping it alive: what a progress thread holds.
-#[derive(Clone, Debug)]
-pub(crate) struct WeakShared(std::sync::Weak<Inner>);
+/// The application's handles together: dropped with the last of them.
+#[derive(Debug)]
+struct Owner(Option<Arc<Inner>>);
 
-impl WeakShared {
-    /// The endpoint, if somebody else still holds it.
-    pub(crate) fn upgrade(&self) -> Option<Shared> {
-        self.0.upgrade().map(|inner| Shared { inner })
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let Some(inner) = &self.0 else { return };
+        if !inner.process.is_here() {
+            // The engine may have been in the middle of a change at the fork: a child never takes it apart.
+            return std::mem::forget(Arc::clone(inner));
+        }
+        inner.close(|_| true);
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if !self.inner.process.is_here() {
-            // The engine may have been in the middle of a change at the fork: a child never takes it apart.
-            std::mem::forget(Arc::clone(&self.inner));
-        }
+/// The engine of a shared endpoint, without keeping it alive: what threads of the library hold while they are not in it.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakShared(std::sync::Weak<Inner>);
+
+/// A shared endpoint while a thread of the library is in it. It does not keep the endpoint open.
+#[derive(Clone, Debug)]
+pub(crate) struct Helper {
+    inner: Arc<Inner>,
+}
+
+impl WeakShared {
+    /// The endpoint, if it is open.
+    pub(crate) fn upgrade(&self) -> Option<Helper> {
+        self.upgrade_closed().filter(|helper| !helper.inner.closed.load(Ordering::Acquire))
+    }
+
+    /// As [`upgrade`](Self::upgrade), also if it is closed: to end what came late.
+    pub(crate) fn upgrade_closed(&self) -> Option<Helper> {
+        self.0.upgrade().map(|inner| Helper { inner })
     }
 }
 
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
-        let process = engine.process();
-        let state = State { engine, automatic: false, led: false, followers: 0, seen: 0 };
-        let (state, changed, driver) = (Mutex::new(state), Condvar::new(), OnceLock::new());
-        Self { inner: Arc::new(Inner { process, state, changed, driver }) }
+        let (process, closed) = (engine.process(), AtomicBool::new(false));
+        let state = Mutex::new(State { engine, automatic: false, led: false, followers: 0, seen: 0 });
+        let (changed, driver) = (Condvar::new(), OnceLock::new());
+        let inner = Arc::new(Inner { state, closed, process, changed, driver });
+        Self { owner: Arc::new(Owner(Some(Arc::clone(&inner)))), inner }
     }
 
-    /// The engine, if nobody else holds it.
-    pub(super) fn into_engine(self) -> Option<Engine> {
-        let inner = Arc::clone(&self.inner);
-        drop(self);
-        let inner = Arc::into_inner(inner)?;
-        Some(inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).engine)
-    }
-
-    /// Whether both are handles to one endpoint.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    /// The engine. No other handle has been given away; threads of the library may still be leaving it.
+    pub(super) fn into_engine(self) -> Engine {
+        let Self { mut inner, owner } = self;
+        // Without closing it.
+        drop(Arc::into_inner(owner).expect("no other handle was given away").0.take());
+        loop {
+            match Arc::try_unwrap(inner) {
+                Ok(inner) => return inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).engine,
+                Err(used) => inner = used,
+            }
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakShared {
         WeakShared(Arc::downgrade(&self.inner))
     }
 
-    /// The engine, unless somebody is in the endpoint.
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        if !self.inner.process.is_here() {
-            return None;
-        }
-        match self.inner.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    /// Keeps the driver for as long as the endpoint.
+    pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
+        self.inner.driver.get_or_init(|| driver);
+    }
+}
+
+impl Helper {
+    /// Whether both are of one endpoint.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Begins an operation, behind those that are due, unless somebody is in the endpoint: then gives it back. Says whether tasks are to be
     /// woken, and wakes none.
     pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
-        let Some(mut state) = self.try_lock() else { return Err(transfer) };
+        let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
         state.engine.begin_due();
         state.engine.begin(transfer);
-        self.tell(&mut state);
+        self.inner.tell(&mut state);
         Ok(state.engine.core.operations.has_errands())
     }
 
     /// Begins the operations that are due, unless somebody is in the endpoint: then says false.
     pub(crate) fn begin_due(&self) -> bool {
-        let Some(mut state) = self.try_lock() else { return false };
+        let Some(mut state) = self.inner.try_lock() else { return false };
         state.engine.begin_due();
-        self.tell(&mut state);
+        self.inner.tell(&mut state);
         if Submissions::is_counting() {
             // A task that is woken may be dropped, and then want the endpoint that this thread is in: somebody else wakes it.
             if state.engine.core.operations.has_errands() {
                 state.engine.ring();
             }
         } else {
-            Self::leave(state);
+            Inner::leave(state);
         }
         true
+    }
+}
+
+impl Inner {
+    /// The engine, unless somebody is in the endpoint.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        if !self.process.is_here() {
+            return None;
+        }
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Unlocks the endpoint, and then wakes the tasks whose operations were finished.
@@ -302,14 +364,9 @@ impl Shared {
         }
     }
 
-    /// Keeps the driver for as long as the endpoint.
-    pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
-        self.inner.driver.get_or_init(|| driver);
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock is a defect of ours; the state is as usable as it ever will be.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells sleepers that results came.
@@ -319,16 +376,9 @@ impl Shared {
             state.seen = finished;
             state.engine.tell_sleepers();
             if state.followers > 0 {
-                self.inner.changed.notify_all();
+                self.changed.notify_all();
             }
         }
-    }
-}
-
-impl Reach for Shared {
-    #[inline]
-    fn is_here(&self) -> bool {
-        self.inner.process.is_here()
     }
 
     fn run_here<C: Call>(&self, call: C) -> C::Result {
@@ -339,30 +389,36 @@ impl Reach for Shared {
         result
     }
 
-    fn automate(&self) -> std::io::Result<()> {
-        if !self.is_here() {
-            return Ok(());
+    #[cold]
+    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
+        if !self.process.is_here() {
+            return true;
         }
         let mut state = self.lock();
-        let automatic = std::mem::replace(&mut state.automatic, true);
-        drop(state);
-        if !automatic {
-            super::automatic::start(self).inspect_err(|_| self.lock().automatic = false)?;
+        if !may(&state.engine) {
+            return false;
         }
-        Ok(())
+        state.engine.close();
+        self.closed.store(true, Ordering::Release);
+        self.tell(&mut state);
+        // Whoever sleeps for the endpoint finds it closed.
+        state.engine.ring();
+        self.changed.notify_all();
+        Self::leave(state);
+        aside::settle();
+        true
     }
 
     /// On the endpoint's descriptor (the leader), or until the leader says that something changed.
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         let mut state = self.lock();
         if state.led {
-            if state.engine.results() != looked {
+            if state.engine.results() != looked || state.engine.is_closed() {
                 return;
             }
             state.followers += 1;
             let patience = deadline.map_or(SLEEP, |at| at.saturating_duration_since(Instant::now()).min(SLEEP));
-            let (mut state, _) =
-                self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            let (mut state, _) = self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state.followers -= 1;
             return;
         }
@@ -376,7 +432,66 @@ impl Reach for Shared {
         state.engine.disarm(&armed);
         state.led = false;
         if state.followers > 0 {
-            self.inner.changed.notify_all();
+            self.changed.notify_all();
         }
+    }
+}
+
+/// Has a thread of its own make progress on an endpoint.
+fn automate(inner: &Arc<Inner>) -> std::io::Result<()> {
+    if !inner.process.is_here() {
+        return Ok(());
+    }
+    let automatic = std::mem::replace(&mut inner.lock().automatic, true);
+    if !automatic {
+        let weak = WeakShared(Arc::downgrade(inner));
+        super::automatic::start(weak).inspect_err(|_| inner.lock().automatic = false)?;
+    }
+    Ok(())
+}
+
+impl Reach for Shared {
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.inner.process.is_here()
+    }
+
+    fn run_here<C: Call>(&self, call: C) -> C::Result {
+        self.inner.run_here(call)
+    }
+
+    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
+        self.inner.close(may)
+    }
+
+    fn automate(&self) -> std::io::Result<()> {
+        automate(&self.inner)
+    }
+
+    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
+        self.inner.sleep(deadline, looked);
+    }
+}
+
+impl Reach for Helper {
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.inner.process.is_here()
+    }
+
+    fn run_here<C: Call>(&self, call: C) -> C::Result {
+        self.inner.run_here(call)
+    }
+
+    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
+        self.inner.close(may)
+    }
+
+    fn automate(&self) -> std::io::Result<()> {
+        automate(&self.inner)
+    }
+
+    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
+        self.inner.sleep(deadline, looked);
     }
 }

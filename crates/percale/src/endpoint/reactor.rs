@@ -203,12 +203,17 @@ pub(super) fn unwatch(id: u64, key: u64) {
     errands::discard(waker);
 }
 
-/// Endpoint `id` is being closed: no task waits for it any more, and its descriptor is kept no longer.
-pub(crate) fn forget(id: u64) {
-    let Some(reactor) = running() else { return };
+/// Endpoint `id` is being closed: its descriptor is kept no longer, and the tasks that waited for it are to be woken.
+pub(crate) fn forget(id: u64) -> Errands {
+    let mut errands = Errands::default();
+    let Some(reactor) = running() else { return errands };
     let mut endpoints = reactor.lock();
     let forgotten = endpoints.remove(&id);
     reactor.unwatch(forgotten.as_ref());
     drop(endpoints);
-    forgotten.into_iter().flat_map(|forgotten| forgotten.wakers.into_values()).for_each(errands::discard);
+    forgotten
+        .into_iter()
+        .flat_map(|forgotten| forgotten.wakers.into_values())
+        .for_each(|waker| errands.wake(Some(waker)));
+    errands
 }

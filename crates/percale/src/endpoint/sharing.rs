@@ -36,15 +36,11 @@ impl Endpoint {
         let access = Shared::new(access.into_engine());
         match automatic::attach(&access, &descriptor) {
             Ok(()) => Ok(Endpoint { access, descriptor, domain, answer_timeout, peer }),
-            Err(error) => match access.into_engine() {
-                Some(engine) => {
-                    let access = Owned::new(engine);
-                    let endpoint = Box::new(Endpoint { access, descriptor, domain, answer_timeout, peer });
-                    Err(ShareError { error, endpoint })
-                }
-                // Nobody was given it, so nobody holds it; and if somebody did, it would be shared.
-                None => unreachable!("nobody else has the endpoint"),
-            },
+            Err(error) => {
+                let access = Owned::new(access.into_engine());
+                let endpoint = Box::new(Endpoint { access, descriptor, domain, answer_timeout, peer });
+                Err(ShareError { error, endpoint })
+            }
         }
     }
 }

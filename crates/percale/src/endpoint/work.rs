@@ -138,6 +138,9 @@ pub enum PostError {
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
+    /// The endpoint was closed, by another handle.
+    #[error("the endpoint was closed; open another one")]
+    Closed,
 }
 
 impl PostError {
@@ -156,7 +159,8 @@ impl PostError {
             Self::NotMapped(_) => 129,                       // EKEYREJECTED
             Self::Window(error) => error.errno(),
             Self::Device(_, errno) => *errno,
-            Self::Forked => 10, // ECHILD
+            Self::Forked => 10,  // ECHILD
+            Self::Closed => 108, // ESHUTDOWN
         }
     }
 }

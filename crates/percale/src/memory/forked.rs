@@ -50,6 +50,12 @@ impl Process {
         }
     }
 
+    /// A mark that is nowhere: of what must not be used any more in any process.
+    pub(crate) fn nowhere() -> Self {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        Self(&NOWHERE)
+    }
+
     /// Whether this is the process that took the mark.
     #[inline]
     pub(crate) fn is_here(self) -> bool {

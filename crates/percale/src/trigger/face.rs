@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use slab::Slab;
 
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
@@ -141,17 +141,17 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Deferred {
     lines: Mutex<Lines>,
-    /// Unlike that of any other domain there is, and not 0.
-    number: u32,
+    /// Unlike that of any other domain that there ever was. A line remembers whose work came last
+    /// ([`Waiting`](super::Waiting)), so the number of a domain that has ended must not become another's.
+    /// `None` once all numbers are used up; such a domain defers nothing.
+    number: Option<NonZeroU32>,
 }
-
-/// The numbers that domains have, less 1.
-static NUMBERS: Mutex<Slab<()>> = Mutex::new(Slab::new());
 
 impl Default for Deferred {
     fn default() -> Self {
-        let number = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).insert(());
-        Self { lines: Mutex::default(), number: number as u32 + 1 }
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        Self { lines: Mutex::default(), number: number.ok().and_then(NonZeroU32::new) }
     }
 }
 
@@ -159,16 +159,17 @@ impl Default for Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         let lines = std::mem::take(self.lines.get_mut().unwrap_or_else(PoisonError::into_inner));
-        take_all_back(lines.all(), self.number);
-        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).remove(self.number as usize - 1);
+        if let Some(number) = self.number {
+            take_all_back(lines.all(), number);
+        }
     }
 }
 
 /// Takes back what waits for these counters on behalf of this owner; returns how much.
-fn take_all_back(counters: Vec<Counter>, owner: u32) -> usize {
+fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
     let mut count = 0;
     for counter in counters {
-        let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == owner)).unwrap_or_default();
+        let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == Some(owner))).unwrap_or_default();
         count += taken.len();
         taken.into_iter().for_each(taken_back);
     }
@@ -205,6 +206,7 @@ impl Domain {
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         let DeferredWork { work, counter, threshold, counting } = work;
         // What is refused leaves everything as it was: nobody makes progress by himself because of it.
+        let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
             Work::Add(other, count) => Due::Add(other, count),
@@ -215,11 +217,22 @@ impl Domain {
                 }
                 let due = endpoint.deferred(&operation, &counter, counting)?;
                 endpoint.automate()?;
+                user = Some(endpoint);
                 due
             }
         };
         counter.automate()?;
-        self.defer(due, &counter, threshold, named);
+        let mut id = None;
+        self.defer(due, &counter, threshold, |name| {
+            id = Some(name);
+            named(name);
+        })?;
+        // An endpoint that was closed meanwhile may have looked before the work was in line.
+        if let (Some(endpoint), Some(id)) = (user, id)
+            && endpoint.is_closed()
+        {
+            self.cancel_work(&id);
+        }
         Ok(())
     }
 
@@ -257,14 +270,15 @@ impl Domain {
     fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
         counter.automate()?;
         let mut id = None;
-        self.defer(due, counter, threshold, |name| id = Some(name));
+        self.defer(due, counter, threshold, |name| id = Some(name))?;
         Ok(id.expect("the work was named"))
     }
 
-    fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) {
+    fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
+        let owner = self.owner().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
         // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
         let mut lines = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = counter.queue(Condition::Ends(threshold), self.owner(), due, |ticket, known| {
+        let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
             if !known {
                 lines.add(counter);
             }
@@ -275,10 +289,11 @@ impl Domain {
         if is_due {
             fire(counter);
         }
+        Ok(())
     }
 
     /// What this domain's work is marked with.
-    fn owner(&self) -> u32 {
+    fn owner(&self) -> Option<NonZeroU32> {
         self.inner.deferred.number
     }
 
@@ -299,6 +314,6 @@ impl Domain {
             Some(counter) => vec![counter.clone()],
             None => self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).all(),
         };
-        take_all_back(counters, self.owner())
+        self.owner().map_or(0, |owner| take_all_back(counters, owner))
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::submissions::Submissions;
 use super::waiting::Due;
 use crate::completion::counter::Counter;
-use crate::endpoint::Shared;
+use crate::endpoint::Helper;
 use crate::endpoint::engine::types::Notify;
 
 enum Job<'a> {
@@ -160,17 +160,17 @@ fn run(job: Job<'_>) {
     }
 }
 
-/// Endpoints that operations began in while a counter's line was locked. Whoever lets go of the last handle closes the endpoint, and that
-/// looks at the lines in which its operations wait; so they are let go of when none is locked.
+/// Endpoints that operations began in while a counter's line was locked. If one is closed meanwhile, its memory goes with the last of these,
+/// and with it what its operations own, counters and their lines perhaps; so they are let go of when no line is locked.
 #[derive(Default)]
 struct Entered {
-    first: Option<Shared>,
-    others: Vec<Shared>,
+    first: Option<Helper>,
+    others: Vec<Helper>,
 }
 
 impl Entered {
-    fn keep(&mut self, endpoint: Shared) {
-        let known = |other: &Shared| other.is_same(&endpoint);
+    fn keep(&mut self, endpoint: Helper) {
+        let known = |other: &Helper| other.is_same(&endpoint);
         match &self.first {
             None => self.first = Some(endpoint),
             Some(first) if known(first) || self.others.last().is_some_and(known) => {}

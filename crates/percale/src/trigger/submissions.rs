@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
+use crate::completion::entry::{ErrorCode, ErrorEntry};
+use crate::completion::queue::CompletionQueue;
 use crate::endpoint::engine::staged::Located;
-use crate::endpoint::engine::types::Notify;
+use crate::endpoint::engine::types::{Notify, Side};
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
-use crate::endpoint::{Shared, WeakShared};
+use crate::endpoint::{Helper, WeakShared};
 use crate::memory::volatile::Segments;
 use crate::transport::shm::Bell;
 
@@ -100,13 +102,13 @@ pub(crate) struct Submissions {
 #[derive(Debug, Default)]
 struct List {
     due: VecDeque<Box<Transfer>>,
-    /// The endpoint is gone.
-    closed: bool,
+    /// The endpoint is closed. What becomes due nevertheless is reported here as cancelled: sends and receives.
+    closed: Option<[Option<CompletionQueue>; 2]>,
 }
 
 thread_local! {
-    /// This thread does nothing but make progress: it looks again anyway.
-    static PROGRESSING: Cell<bool> = const { Cell::new(false) };
+    /// The endpoint, by the address of its submissions, for which this thread does nothing but make progress: it looks again anyway.
+    static PROGRESSING: Cell<usize> = const { Cell::new(0) };
     /// The endpoint that is counting in this thread, by the address of its submissions: it looks at them afterwards.
     static COUNTING: Cell<usize> = const { Cell::new(0) };
 }
@@ -122,9 +124,9 @@ impl Submissions {
         COUNTING.get() != 0
     }
 
-    /// This thread makes progress, until it ends.
-    pub(crate) fn progressing() {
-        PROGRESSING.set(true);
+    /// This thread makes progress on the endpoint, until it ends.
+    pub(crate) fn progressing(&self) {
+        PROGRESSING.set(self.place());
     }
 
     /// Threads share the endpoint.
@@ -154,18 +156,26 @@ impl Submissions {
         f()
     }
 
-    /// Adds what is due; dropped if the endpoint is gone.
+    /// Adds what is due; if the endpoint is closed that ends at once.
     pub(super) fn push(&self, transfer: Box<Transfer>) {
         let mut list = self.lock();
-        if !list.closed {
+        let Some(queues) = &list.closed else {
             list.due.push_back(transfer);
-            self.any.store(true, Ordering::SeqCst);
+            return self.any.store(true, Ordering::SeqCst);
+        };
+        let (operation, queues) = (*transfer.operation.work(), queues.clone());
+        drop(list);
+        let queue = queues.into_iter().nth(usize::from(operation.side() == Side::Receive)).flatten();
+        // Only deferred work comes so late, and always without reserved room.
+        if let Some(queue) = queue {
+            let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("the endpoint was closed");
+            queue.update(|ring| ring.push_error_event(error));
         }
     }
 
     /// Begins an operation, behind those that are due, if threads share the endpoint and nobody is in it; else gives it back. Wakes no
     /// task, but says whether some are to be [woken](Self::wake). `keep` gets the handle that was used.
-    pub(super) fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Shared)) -> Result<bool, Box<Transfer>> {
+    pub(super) fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
         let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
         let begun = endpoint.try_begin(transfer);
         keep(endpoint);
@@ -191,8 +201,9 @@ impl Submissions {
             return;
         }
         if COUNTING.get() == self.place() {
-            // Its next progress begins it. Whoever makes that may be asleep, but for this thread, if it does nothing else.
-            if !PROGRESSING.get() {
+            // Its next progress begins it. Whoever makes that may be asleep, but for this thread, if it does nothing else. (A progress
+            // thread of another endpoint may be here, in a waker.)
+            if PROGRESSING.get() != self.place() {
                 self.bell.wake();
             }
             return;
@@ -220,10 +231,10 @@ impl Submissions {
         }
     }
 
-    /// The endpoint is gone; returns what it will not begin.
-    pub(crate) fn close(&self) -> VecDeque<Box<Transfer>> {
+    /// The endpoint closes, which reports to these queues; returns what it will not begin.
+    pub(crate) fn close(&self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
         let mut list = self.lock();
-        list.closed = true;
+        list.closed = Some(queues);
         self.any.store(false, Ordering::SeqCst);
         std::mem::take(&mut list.due)
     }

@@ -3,14 +3,22 @@
 //! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place serves again
 //! when nobody has a handle any more, with another value, so what stands there from before never counts. Places lie 64
 //! bytes apart, in pages of their own, so that a device's driver can map them.
+//!
+//! A variable that was not written may be written late: its operation was taken back, or its endpoint closed, and the device
+//! does not know. If its place served another operation by then, that store would undo what was written for the other. So
+//! the place of an unwritten variable is kept aside ([`LATE`]) until the late store has come.
 
 #![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Device, DeviceError, Driver, Mapped};
+
+/// So many places of variables that were not written are kept aside if no late store comes, or twice as many; each takes 64 bytes.
+const LATE: usize = 1 << 13;
 
 /// Places of a page.
 const PLACES: usize = 64;
@@ -37,6 +45,10 @@ impl Sheet {
             Self::Devices(mapped) => mapped.get(),
         }
     }
+
+    fn is_written(&self, place: usize, value: u64) -> bool {
+        self.page().0[place].0.load(Ordering::Acquire) == value
+    }
 }
 
 /// The variables of a domain.
@@ -50,8 +62,57 @@ struct Free {
     places: Vec<(Arc<Sheet>, usize)>,
     /// The same, of pages that devices reach.
     mapped: Vec<(Arc<Sheet>, usize)>,
+    /// Places whose variables were not written, the oldest first.
+    late: VecDeque<Late>,
+    /// How many of these may be there before those that were written are looked for.
+    limit: usize,
     /// The last value that was given out.
     value: u64,
+}
+
+/// The place of a variable that nobody has, and that was not written.
+#[derive(Debug)]
+struct Late {
+    page: Arc<Sheet>,
+    place: usize,
+    value: u64,
+}
+
+impl Late {
+    fn is_written(&self) -> bool {
+        self.page.is_written(self.place, self.value)
+    }
+}
+
+impl Free {
+    /// The place serves again.
+    fn give_back(&mut self, page: Arc<Sheet>, place: usize) {
+        let places = match *page {
+            Sheet::Ours(_) => &mut self.places,
+            Sheet::Devices(_) => &mut self.mapped,
+        };
+        places.push((page, place));
+    }
+
+    /// The place serves again once its late store has come.
+    #[cold]
+    fn keep(&mut self, late: Late) {
+        self.late.push_back(late);
+        if self.late.len() <= self.limit {
+            return;
+        }
+        // Most of those above the limit will never be written: their writers were stopped, too.
+        let mut surplus = self.late.len().saturating_sub(LATE);
+        for late in std::mem::take(&mut self.late) {
+            if surplus > 0 || late.is_written() {
+                surplus = surplus.saturating_sub(1);
+                self.give_back(late.page, late.place);
+            } else {
+                self.late.push_back(late);
+            }
+        }
+        self.limit = (2 * self.late.len()).max(64);
+    }
 }
 
 /// A variable. Each handle is the same one; its memory is there as long as one of them is.
@@ -107,12 +168,13 @@ impl Variables {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let (page, place, value) = (Arc::clone(&self.page), self.place, self.value);
         let mut free = self.of.lock();
-        let places = match &*self.page {
-            Sheet::Ours(_) => &mut free.places,
-            Sheet::Devices(_) => &mut free.mapped,
-        };
-        places.push((Arc::clone(&self.page), self.place));
+        if page.is_written(place, value) {
+            free.give_back(page, place);
+        } else {
+            free.keep(Late { page, place, value });
+        }
     }
 }
 
@@ -151,7 +213,7 @@ impl Variable {
     /// Whether it was written.
     #[must_use]
     pub fn is_written(&self) -> bool {
-        self.place().load(Ordering::Acquire) == self.0.value
+        self.0.page.is_written(self.0.place, self.0.value)
     }
 }
 
@@ -193,11 +255,47 @@ mod tests {
         let (address, value) = (first.address(), first.value());
         let kept = first.clone();
         drop(first);
-        assert!(kept.is_written() && Variables::take(&all).address() != address, "it is still somebody's");
-        drop(kept);
+        let other = Variables::take(&all);
+        assert!(kept.is_written() && other.address() != address, "it is still somebody's");
+        other.write();
+        drop((kept, other));
         let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
         let again = places.iter().find(|variable| variable.address() == address).expect("the place serves again");
         assert!(!again.is_written() && again.value() > value);
         assert_eq!(all.lock().places.len(), 0);
+    }
+    #[test]
+    fn xpu_012_a_place_that_may_be_written_late_serves_nobody_else() {
+        let all = Arc::new(Variables::default());
+        let dropped = Variables::take(&all);
+        let (address, value) = (dropped.address(), dropped.value());
+        drop(dropped);
+        let others: Vec<_> = (0..3 * PLACES).map(|_| Variables::take(&all)).collect();
+        assert!(others.iter().all(|other| other.address() != address), "a late store would undo another's");
+        // SAFETY: the page is there as long as `all`.
+        unsafe { AtomicU64::from_ptr(address) }.store(value, Ordering::Release);
+        drop(others);
+        let again: Vec<_> = (0..5 * PLACES).map(|_| Variables::take(&all)).collect();
+        assert!(again.iter().any(|other| other.address() == address), "nobody writes there any more");
+    }
+
+    #[test]
+    fn xpu_012_places_of_what_was_not_written_serve_again() {
+        let all = Arc::new(Variables::default());
+        for _ in 0..5 * LATE {
+            drop(Variables::take(&all));
+            assert!(all.lock().late.len() <= 2 * LATE);
+        }
+        let free = all.lock();
+        assert!(free.late.len() + free.places.len() <= 2 * LATE + PLACES);
+        drop(free);
+        let all = Arc::new(Variables::default());
+        for _ in 0..1000 {
+            let variable = Variables::take(&all);
+            variable.write();
+            drop(variable);
+            assert!(all.lock().late.is_empty());
+        }
+        assert_eq!(all.lock().places.len(), PLACES);
     }
 }

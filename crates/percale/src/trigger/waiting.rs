@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,8 +56,8 @@ impl Ticket {
 struct Entry {
     /// Its place among all that was ever queued here, modulo 2^32.
     stamp: u32,
-    /// On whose behalf it waits: a domain's number, or 0.
-    owner: u32,
+    /// The domain whose work it is; `None` if an endpoint's owner posted it.
+    owner: Option<NonZeroU32>,
     due: Due,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Waiting {
     ends: Heap,
     entries: Slab<Entry>,
     /// The owner of what was queued last.
-    last: u32,
+    last: Option<NonZeroU32>,
     /// The next stamp. Stamps tell entries of one slot apart, and which came first.
     stamp: u32,
 }
@@ -82,7 +83,7 @@ impl Default for Waiting {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), last: 0, stamp: 0 }
+        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), last: None, stamp: 0 }
     }
 }
 
@@ -96,7 +97,7 @@ impl Drop for Waiting {
 
 impl Waiting {
     /// Puts it in line. Says too whether the one before was of the same owner, and some wait still: then that owner knows this line.
-    pub(crate) fn push(&mut self, condition: Condition, owner: u32, due: Due) -> (Ticket, bool) {
+    pub(crate) fn push(&mut self, condition: Condition, owner: Option<NonZeroU32>, due: Due) -> (Ticket, bool) {
         let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
         let stamp = self.stamp;
         self.stamp = stamp.wrapping_add(1);
@@ -136,6 +137,9 @@ impl Waiting {
             let soon = |slot: u32| _ = black_box(entries.get(slot as usize).map(|entry| entry.stamp));
             let item = match (first, second) {
                 (Some(first), Some(second)) if second < first => self.ends.pop(ends, soon),
+                (Some(first), Some(second)) if second == first && comes_first(&mut self.ends, &mut self.successes) => {
+                    self.ends.pop(ends, soon)
+                }
                 (Some(_), _) => self.successes.pop(successes, soon),
                 (None, _) => self.ends.pop(ends, soon),
             }?;
@@ -147,7 +151,7 @@ impl Waiting {
     }
 
     /// Takes something back; `None` if it is due already, or was taken back.
-    pub(crate) fn cancel(&mut self, ticket: Ticket, owner: u32) -> Option<Due> {
+    pub(crate) fn cancel(&mut self, ticket: Ticket, owner: Option<NonZeroU32>) -> Option<Due> {
         let slot = ticket.slot as usize;
         let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
         self.entries.get(slot).filter(live)?;
@@ -157,7 +161,7 @@ impl Waiting {
     }
 
     /// Takes back all that `wanted` says, in the order in which it was queued.
-    pub(crate) fn cancel_all(&mut self, mut wanted: impl FnMut(u32, &Due) -> bool) -> Vec<Due> {
+    pub(crate) fn cancel_all(&mut self, mut wanted: impl FnMut(Option<NonZeroU32>, &Due) -> bool) -> Vec<Due> {
         let slots: Vec<_> =
             self.entries.iter().filter(|(_, entry)| wanted(entry.owner, &entry.due)).map(|(slot, _)| slot).collect();
         let mut entries: Vec<_> = slots.into_iter().map(|slot| self.entries.remove(slot)).collect();
@@ -188,5 +192,14 @@ impl Waiting {
             self.successes.retain(live);
             self.ends.retain(live);
         }
+    }
+}
+
+/// Whether the first item of one heap came before the first one of the other.
+#[cold]
+fn comes_first(one: &mut Heap, other: &mut Heap) -> bool {
+    match (one.first(), other.first()) {
+        (Some(one), Some(other)) => one.came_before(&other),
+        (one, _) => one.is_some(),
     }
 }

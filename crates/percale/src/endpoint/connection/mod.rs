@@ -81,6 +81,9 @@ pub enum ConnectionError {
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
+    /// The endpoint was closed, by another handle.
+    #[error("the endpoint was closed; open another one")]
+    Closed,
     /// The endpoint could not be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -98,6 +101,7 @@ impl ConnectionError {
             Self::Refused { error, .. } => error.errno(),
             Self::NotYet => libc::EAGAIN,
             Self::Forked => libc::ECHILD,
+            Self::Closed => libc::ESHUTDOWN,
             Self::Bind(error) => error.errno(),
         }
     }

@@ -5,31 +5,61 @@ use std::time::{Duration, Instant};
 use super::peers::State;
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
+use crate::endpoint::connection::ConnectionError;
+use crate::endpoint::work::PostError;
+use crate::memory::forked::Process;
 use crate::memory::volatile::Segments;
 use crate::transport::any::AnyLink;
 use crate::transport::connect::LocalBell;
 use crate::transport::{Connection, Link};
 use crate::wire::head::{Head, Kind};
 
+/// Why the operations of a closed endpoint end.
+const WHY: &str = "the endpoint was closed";
+
 /// How long a closing endpoint tries to get rid of what it still has to send.
 const LINGER: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Sends what is still to be sent, says goodbye and closes every connection.
+    /// Closes the endpoint: sends what is still to be sent, for a bounded time, says goodbye on every connection, ends all operations,
+    /// and gives up the address. From then on the engine refuses everything, and touches no memory of the application.
     pub(crate) fn close(&mut self) {
         if !self.process.is_here() {
-            return; // A forked child's copy: the connections are its parent's.
+            return; // Closed before; or a forked child's copy: the connections are its parent's.
         }
-        crate::endpoint::reactor::forget(self.id);
+        // Nothing begins any more.
+        self.core.end_waiting(WHY);
         self.give_up_connecting();
         let until = self.flush();
         for slot in 0..self.links.len() {
             if let Some(link) = self.links[slot].take() {
-                self.part(slot as Connection, link, until, ErrorCode::Closed, "the endpoint was closed");
+                self.part(slot as Connection, link, until, ErrorCode::Canceled, WHY);
             }
         }
-        self.core.abandon_left();
+        self.core.end_all(until, WHY);
         self.leave_windows();
+        // What waits for connections is over, too. When this returns, the address is free.
+        self.attempts.clear();
+        self.connector = Connector::Closed;
+        (self.closed, self.process) = (true, Process::nowhere());
+        self.core.operations.add_errands(crate::endpoint::reactor::forget(self.id));
+    }
+
+    /// Whether it was closed.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Why calls are refused where the engine cannot be used.
+    #[cold]
+    pub(super) const fn refusal(&self) -> PostError {
+        if self.closed { PostError::Closed } else { PostError::Forked }
+    }
+
+    /// As [`refusal`](Self::refusal), of calls that are about a connection.
+    #[cold]
+    pub(super) const fn refused_connection(&self) -> ConnectionError {
+        if self.closed { ConnectionError::Closed } else { ConnectionError::Forked }
     }
 
     /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.
@@ -118,7 +148,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.core.forget_waiting();
         self.close();
+        super::aside::settle();
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Connector {
     },
     /// A simulated network.
     Sim(crate::transport::sim::Port),
+    /// Nobody: the endpoint is closed.
+    Closed,
 }
 
 impl Connector {
@@ -53,6 +55,7 @@ impl Connector {
         match self {
             Self::Service { mailbox, .. } => mailbox.has_notices(),
             Self::Sim(port) => port.has_notices(),
+            Self::Closed => false,
         }
     }
 }
@@ -121,6 +124,7 @@ impl Engine {
             triggers: false,
             role: start.role.map(Box::new),
             process: Process::current()?,
+            closed: false,
             reads: 0,
             glances: 0,
             address: start.address,
@@ -143,6 +147,7 @@ impl Engine {
         match &mut self.connector {
             Connector::Service { registration, .. } => registration.connect_context(attempt, address, context),
             Connector::Sim(port) => port.connect(attempt, address, context),
+            Connector::Closed => {}
         }
     }
 
@@ -173,6 +178,7 @@ impl Engine {
                     self.sim_notice(notice);
                 }
             }
+            Connector::Closed => {}
         }
     }
 

@@ -28,6 +28,7 @@ use super::unsent::Unsent;
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
+use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Held, Matching};
@@ -143,6 +144,14 @@ impl Core {
         match side {
             Side::Transmit => (&mut self.queue, &self.transmit),
             Side::Receive => (&mut self.queue, &self.receive),
+        }
+    }
+
+    /// The shared queue of this direction, if it has one.
+    pub(crate) const fn queue_of(&self, side: Side) -> Option<&CompletionQueue> {
+        match side {
+            Side::Transmit => self.transmit.queue.as_ref(),
+            Side::Receive => self.receive.queue.as_ref(),
         }
     }
 

@@ -75,7 +75,7 @@ impl Counters {
     }
 
     /// The counter of completions with these flags. What a peer wrote (REMOTE_WRITE) is no receive of a message.
-    fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
+    pub(super) fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
         let kinds = [
             (CompletionFlags::SEND, &self.sends),
             (CompletionFlags::RECEIVE, &self.receives),

@@ -108,7 +108,7 @@ impl Engine {
     #[inline]
     fn access_slot(&mut self, peer: crate::address::PeerAddress) -> Result<Connection, PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
     }

@@ -148,7 +148,7 @@ impl Engine {
     /// If who asked is gone, or has an answer.
     pub(crate) fn answer_request(&mut self, number: u64, answer: &Control) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
-            return Err(ConnectionError::Forked);
+            return Err(self.refused_connection());
         }
         self.progress(); // Who asked may have left.
         let listening = self.listening().ok_or(ConnectionError::Gone)?;

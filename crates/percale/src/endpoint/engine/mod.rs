@@ -17,7 +17,8 @@
 //! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
 //! * `doorbell`: which of the bell's bits is which peer's; `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
-//! * [`connect`]: connections that come and go; [`closing`]: their end in good order
+//! * [`connect`]: connections that come and go; [`closing`]: their end in good order, and the endpoint's; `ending`: how a closing endpoint
+//!   ends its operations; `aside`: memory of theirs that outlives it
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep
 //! * `triggered`: operations that a counter begins; `collective`: those of groups
@@ -27,6 +28,7 @@
 
 pub(crate) mod access;
 mod arrive;
+pub(crate) mod aside;
 mod bound;
 mod budget;
 mod closing;
@@ -36,6 +38,7 @@ pub(crate) mod core;
 pub(crate) mod counting;
 mod direct;
 mod doorbell;
+mod ending;
 pub(crate) mod gate;
 mod in_place;
 mod kinds;
@@ -121,7 +124,10 @@ pub struct Engine {
     attentive: bool,
     /// Operations waited for counters, at some time.
     triggers: bool,
+    /// Where it can be used: in the process that made it, until it is closed ([`closing`]).
     process: Process,
+    /// It was closed: it does nothing any more.
+    closed: bool,
     /// Reads of the completion queue since progress was made.
     reads: u32,
     /// How many of them may pass with a glance at the rings when nothing comes: see [`read`].
@@ -451,7 +457,7 @@ impl Engine {
     /// Posts a receive.
     pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         self.owe_progress();
         self.core.post_any_receive(work, notify)?;

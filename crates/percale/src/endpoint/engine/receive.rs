@@ -303,20 +303,7 @@ impl Core {
             };
             let table = if tagged { tagged_table } else { messages };
             if let Some(receive) = table.cancel_where(ours) {
-                self.leave(receive.place);
-                let mut flags =
-                    CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
-                if let Some(multi) = receive.multi {
-                    self.multis[multi].closed = true;
-                    if self.multis[multi].in_flight > 0 {
-                        return true; // Released by the last message that is on its way into it.
-                    }
-                    self.multis.remove(multi);
-                    flags |= CompletionFlags::MULTI_RECEIVE;
-                }
-                let entry = Entry { context: receive.context, flags, ..Entry::default() };
-                let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before a message came");
-                self.fail(Side::Receive, receive.notify, error);
+                self.cancel_receive(tagged, receive, "cancelled before a message came");
                 return true;
             }
         }

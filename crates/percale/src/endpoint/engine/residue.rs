@@ -2,7 +2,7 @@
 //! operations of a broken connection whose memory the peer may still be writing.
 //!
 //! They have failed, but do not end before the peer has let go of their memory, or its process is dead: until then it is nobody
-//! else's. Whoever closes the endpoint before that gives up what safe operations own.
+//! else's. If the endpoint is closed before that, they are kept [`aside`](super::aside).
 
 use super::access::Execution;
 use super::core::Core;
@@ -34,12 +34,12 @@ impl Left {
 /// What waits for the peer of a broken connection.
 #[derive(Debug)]
 pub(crate) struct Broken {
-    from: Connection,
-    residue: Residue,
-    pulls: Vec<Pull>,
-    accesses: Vec<Execution>,
-    error: ErrorCode,
-    why: String,
+    pub(super) from: Connection,
+    pub(super) residue: Residue,
+    pub(super) pulls: Vec<Pull>,
+    pub(super) accesses: Vec<Execution>,
+    pub(super) error: ErrorCode,
+    pub(super) why: String,
 }
 
 impl Core {
@@ -89,24 +89,5 @@ impl Core {
             }
         }
         any
-    }
-
-    /// The endpoint is closed. What a peer may still be writing is given to nobody: it leaks.
-    pub(super) fn abandon_left(&mut self) {
-        self.settle_left();
-        for left in std::mem::take(&mut self.left) {
-            let Left::Link(broken) = left else { continue };
-            let Broken { pulls, accesses, .. } = *broken;
-            tracing::warn!("a peer may still be copying to memory of this endpoint, which is therefore never freed");
-            for pull in pulls {
-                match pull {
-                    Pull::Message { receive, .. } => self.leak(receive.notify, receive.context),
-                    pull => std::mem::forget(pull), // With the copy that it owns.
-                }
-            }
-            for access in accesses {
-                self.leak(access.notify(), access.entry().context);
-            }
-        }
     }
 }

@@ -90,7 +90,7 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked); // The rings are not even mapped here.
+            return Err(self.refusal()); // The rings are not even mapped here.
         }
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;

@@ -122,7 +122,7 @@ impl Engine {
 
     fn unconnected(&mut self, data: &[u8]) -> Result<&mut Single, ConnectionError> {
         if !self.process.is_here() {
-            return Err(ConnectionError::Forked);
+            return Err(self.refused_connection());
         }
         if data.len() > DATA_LIMIT {
             return Err(ConnectionError::TooMuchData(data.len()));
@@ -358,7 +358,7 @@ impl Engine {
     /// Ends the connection in good order (fi_shutdown(3)): what was handed over is sent first, what is outstanding then fails.
     pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
-            return Err(ConnectionError::Forked); // The connection is the parent's.
+            return Err(self.refused_connection()); // The connection is the parent's.
         }
         let single = self.single()?;
         match single.stage {

@@ -194,7 +194,7 @@ impl Engine {
     pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
         let Some(located) = Located::find(&mut operation)? else { return self.post_operation(&operation, notify) };
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         self.watch_begun();
         let injected = flags(&mut operation).contains(OpFlags::INJECT);

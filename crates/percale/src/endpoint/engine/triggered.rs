@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::access::{atomic_entry, rma_entry};
+use super::aside::Memory;
 use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
 use super::staged::{Located, Staged, refused};
@@ -43,6 +44,11 @@ impl Triggered {
     pub(super) fn is_meant(&self, context: u64, operation: bool) -> bool {
         is_meant(self.transfer.notify, self.transfer.context(), context, operation)
     }
+
+    /// What was posted, with its memory, and the memory that it runs on.
+    pub(super) fn into_parts(self) -> (Box<Transfer>, Memory) {
+        (self.transfer, Memory::Staged(self.staged))
+    }
 }
 
 impl Operation {
@@ -56,7 +62,7 @@ impl Operation {
         }
     }
 
-    const fn side(&self) -> Side {
+    pub(crate) const fn side(&self) -> Side {
         if matches!(self, Self::Receive(_)) { Side::Receive } else { Side::Transmit }
     }
 
@@ -83,7 +89,7 @@ impl Operation {
     }
 
     /// What a completion would say.
-    fn entry(&self) -> Entry {
+    pub(crate) fn entry(&self) -> Entry {
         match self {
             Self::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
             Self::Receive(work) => {
@@ -113,7 +119,7 @@ impl Engine {
             ));
         }
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         let located = Located::find(&mut operation)?;
         self.watch_begun();
@@ -140,7 +146,7 @@ impl Engine {
     /// Puts an operation in a counter's line; says whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
-        let is_due = counter.queue(condition, 0, due, |_, _| ());
+        let is_due = counter.queue(condition, None, due, |_, _| ());
         // Now that something waits there: a line that is empty is forgotten.
         self.core.lines.add(counter);
         is_due
@@ -308,15 +314,15 @@ impl Core {
     fn cancel_watched(&mut self, context: u64, operation: bool) -> bool {
         let meant = |transfer: &Transfer| is_meant(transfer.notify, transfer.context(), context, operation);
         let Some(transfer) = self.watched.cancel(meant) else { return false };
-        self.cancelled(*transfer);
+        self.cancelled(*transfer, "cancelled before it was due");
         true
     }
 
     /// Tells of an operation that was taken back before it was due.
-    fn cancelled(&mut self, transfer: Transfer) {
+    fn cancelled(&mut self, transfer: Transfer, why: &str) {
         let Transfer { operation, notify, quiet, .. } = transfer;
         let (side, entry) = (operation.work().side(), operation.work().entry());
-        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was due");
+        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
         if quiet {
             self.report_error(side, notify, error);
         } else {
@@ -337,37 +343,28 @@ impl Core {
             else {
                 continue;
             };
-            self.cancelled(*transfer);
+            self.cancelled(*transfer, "cancelled before it was due");
             return true;
         }
         false
     }
 
-    /// The endpoint closes: what waits for counters is never begun.
-    pub(super) fn forget_waiting(&mut self) {
-        drop(self.submissions.close());
-        self.watched.clear();
+    /// The endpoint closes: what waits for counters and variables ends, and nothing is begun any more.
+    pub(super) fn end_waiting(&mut self, why: &str) {
+        let mut ended = Vec::new();
         for counter in self.lines.all() {
             let ours = |_, due: &Due| matches!(due, Due::Transfer(of, _) if Arc::ptr_eq(of, &self.submissions));
-            drop(counter.take_back(|waiting| waiting.cancel_all(ours)));
+            let taken = counter.take_back(|waiting| waiting.cancel_all(ours)).unwrap_or_default();
+            ended.extend(taken.into_iter().filter_map(|due| match due {
+                Due::Transfer(_, transfer) => Some(transfer),
+                Due::Add(..) | Due::Set(..) => None,
+            }));
         }
-    }
-
-    /// Gives up the buffer of an operation: somebody may use it for ever.
-    pub(super) fn leak(&mut self, notify: Notify, context: u64) {
-        if notify == Notify::Collective {
-            return self.leak_collective(context);
-        }
-        if notify != Notify::Triggered {
-            return self.operations.leak(notify, context);
-        }
-        if let Some(triggered) = self.triggered.get_mut(Id::from_u64(context)) {
-            let transfer = &mut triggered.transfer;
-            let work = *transfer.operation.work();
-            std::mem::forget(std::mem::replace(&mut transfer.operation, Posted::lent(work)));
-            std::mem::forget(triggered.staged.take());
-            let (notify, context) = (transfer.notify, work.context());
-            self.operations.leak(notify, context);
+        ended.extend(self.watched.take());
+        // After the lines: what has left one of them is in the list by now. (Whoever takes it from there holds the line's lock.)
+        ended.extend(self.submissions.close([self.transmit.queue.clone(), self.receive.queue.clone()]));
+        for transfer in ended {
+            self.cancelled(*transfer, why);
         }
     }
 }

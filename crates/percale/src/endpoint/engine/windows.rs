@@ -38,11 +38,28 @@ enum News {
     Message { from: Connection, head: Head, len: u64, receive: Receive },
 }
 
+/// What was waiting for a dead key when its endpoint closed.
+#[derive(Debug)]
+pub(super) enum Abandoned {
+    Operation(Notify, Entry),
+    Nothing,
+    Message(Connection, Head, Receive),
+}
+
 impl Dying {
     /// Whether it can be told.
     pub(super) fn is_over(&self) -> bool {
         let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
         late || self.cell.is_settled()
+    }
+
+    /// The endpoint is closed before it is over: the operation of ours that is to end, or the receive of the message that invalidated.
+    pub(super) fn abandon(self) -> Abandoned {
+        match self.news {
+            News::Operation { notify, entry, .. } => Abandoned::Operation(notify, entry),
+            News::Nothing { .. } => Abandoned::Nothing,
+            News::Message { from, head, receive, .. } => Abandoned::Message(from, head, receive),
+        }
     }
 
     /// The peer that sent the message is gone: it is not answered.
@@ -225,7 +242,7 @@ impl Engine {
     /// Posts a bind or an invalidation.
     pub(crate) fn post_window(&mut self, work: &WindowPost<'_>, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;

@@ -1,16 +1,21 @@
 //! What ends: transfers of groups, their operations, groups themselves.
 
+use std::collections::HashSet;
+
 use super::context_of;
-use super::groups::Collectives;
+use super::group::Group;
+use super::groups::{Collectives, Ready};
 use super::running::Running;
-use crate::collective::{CollectiveWork, Step, heard_code};
+use crate::collective::{CollectiveWork, GroupId, Step, heard_code};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
+use crate::endpoint::engine::aside::Memory;
 use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::kinds::envelope;
 use crate::endpoint::engine::types::{Action, Notify, Place as Into, Receive, Side};
 use crate::endpoint::matching::{Envelope, Source};
 use crate::memory::volatile::View;
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
 use crate::wire::join::JOIN;
@@ -23,8 +28,8 @@ pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> En
 
 impl Core {
     /// A group can go on: soon.
-    fn collective_ready(&mut self, index: usize) {
-        self.collectives.ready.push_back(index);
+    fn collective_ready(&mut self, index: Id<Group>) {
+        self.collectives.ready.push_back(Ready::Group(index));
         self.outbox.push_back((0, Action::Advance));
     }
 
@@ -75,8 +80,9 @@ impl Core {
     /// One has ended, which may break the group.
     #[inline]
     fn transfer_over(&mut self, context: u64, breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>) {
-        let (index, sequence) = ((context >> 32) as usize, context as u32);
-        let Some(group) = self.collectives.groups.get_mut(index) else { return };
+        let sequence = context as u32;
+        let Some(index) = self.collectives.groups.find_wire((context >> 32) as u32) else { return };
+        let group = &mut self.collectives.groups[index];
         let Some(running) = group.running.as_mut().filter(|running| running.sequence == sequence) else { return };
         running.outstanding -= 1;
         let settled = running.waiting && running.outstanding == 0;
@@ -89,7 +95,7 @@ impl Core {
     }
 
     /// Does what a group's operation has to do next, if that takes no link; says whether that was all.
-    fn goes_on_here(&mut self, index: usize) -> bool {
+    fn goes_on_here(&mut self, index: Id<Group>) -> bool {
         let Collectives { groups, chunks, .. } = &mut *self.collectives;
         let group = &mut groups[index];
         let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
@@ -106,7 +112,7 @@ impl Core {
     }
 
     /// The group's first operation has ended. Whether there is nothing else to do for the group.
-    pub(super) fn collective_done(&mut self, index: usize) -> bool {
+    pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
         let group = &mut self.collectives.groups[index];
         let Some(running) = group.running.take() else { return true };
         let Running { program, context, notify, bytes, joins, .. } = running;
@@ -115,7 +121,7 @@ impl Core {
             group.running = group.queue.pop_front();
         }
         let is_all = group.running.is_none() && !group.left;
-        let id = group.id;
+        let id = GroupId::from_u64(index.to_u64());
         let flags = CompletionFlags::COLLECTIVE;
         if joins && notify != Notify::Operation {
             self.event(|| Event::Joined { group: id, context });
@@ -125,10 +131,10 @@ impl Core {
         is_all
     }
 
-    pub(super) fn collective_failed(&mut self, index: usize, running: &Running, code: ErrorCode, why: &str) {
+    pub(super) fn collective_failed(&mut self, index: Id<Group>, running: &Running, code: ErrorCode, why: &str) {
         let (context, notify) = (running.context, running.notify);
         if running.joins && notify != Notify::Operation {
-            let id = self.collectives.groups[index].id;
+            let id = GroupId::from_u64(index.to_u64());
             let reason = why.to_owned();
             return self.event(|| Event::JoinFailed { group: id, context, error: code, reason });
         }
@@ -137,7 +143,7 @@ impl Core {
     }
 
     /// A broken group takes back its receives, and throws away what came for it.
-    pub(super) fn withdraw(&mut self, index: usize) {
+    pub(super) fn withdraw(&mut self, index: Id<Group>) {
         let group = &mut self.collectives.groups[index];
         if !group.named {
             return; // Nothing of it has begun.
@@ -207,7 +213,7 @@ impl Core {
         let of_its = groups.filter(|(_, group)| group.named && group.members.contains(&from));
         let known: Vec<u64> = of_its.map(|(_, group)| group.tag).collect();
         self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
-        let of: Vec<usize> = self
+        let of: Vec<Id<Group>> = self
             .collectives
             .groups
             .iter()
@@ -225,13 +231,40 @@ impl Core {
         }
     }
 
-    /// Gives up the memory of a group's operation: somebody may use it for ever.
-    pub(in crate::endpoint::engine) fn leak_collective(&mut self, context: u64) {
-        let Some(group) = self.collectives.groups.get_mut((context >> 32) as usize) else { return };
-        std::mem::forget(std::mem::take(&mut group.scratch));
-        let Some(running) = &mut group.running else { return };
-        std::mem::forget(running.own.take());
-        let (notify, context) = (running.notify, running.context);
-        self.leak(notify, context);
+    /// Takes the operation that one of its transfers' contexts names out of its group: who is told, what a completion would say, its memory.
+    pub(in crate::endpoint::engine) fn take_collective(
+        &mut self,
+        context: u64,
+    ) -> Option<(Notify, Entry, [Memory; 2])> {
+        let index = self.collectives.groups.find_wire((context >> 32) as u32)?;
+        let group = &mut self.collectives.groups[index];
+        let running = group.running.take()?;
+        let entry = Entry {
+            context: running.context,
+            flags: CompletionFlags::COLLECTIVE,
+            len: running.bytes as u64,
+            ..Entry::default()
+        };
+        let memory = [Memory::Scratch(std::mem::take(&mut group.scratch)), Memory::Buffer(running.own)];
+        Some((running.notify, entry, memory))
+    }
+
+    /// The endpoint closes: ends all operations of groups but those of which transfers have these contexts, and all joins.
+    pub(in crate::endpoint::engine) fn end_groups(&mut self, held: &HashSet<u64>, why: &str) {
+        let groups: Vec<Id<Group>> = self.collectives.groups.iter().map(|(index, _)| index).collect();
+        for index in groups {
+            let group = &mut self.collectives.groups[index];
+            let is_held = |running: &mut Running| held.contains(&context_of(index, running.sequence));
+            let running = if group.running.as_mut().is_some_and(is_held) { None } else { group.running.take() };
+            for ended in running.into_iter().chain(std::mem::take(&mut group.queue)) {
+                self.collective_failed(index, &ended, ErrorCode::Canceled, why);
+            }
+            // What comes of its transfers is nobody's any more.
+            let group = &mut self.collectives.groups[index];
+            if group.running.is_none() {
+                self.collectives.close(index);
+            }
+        }
+        self.collectives.end();
     }
 }

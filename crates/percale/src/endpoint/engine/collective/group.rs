@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 
 use super::running::{Running, Scratch};
-use crate::collective::{GroupId, Program};
+use crate::collective::Program;
 use crate::completion::entry::ErrorCode;
 use crate::transport::Connection;
 
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) id: GroupId,
     /// A digest of its members' list.
     pub(crate) list: u64,
     /// The tag of its messages, once the members have agreed on it; before that nothing of the group runs.

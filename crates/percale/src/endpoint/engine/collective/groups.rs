@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use slab::Slab;
-
 use super::group::Group;
 use super::running::Scratch;
 use crate::collective::{Chunks, GroupId, Joins};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::types::{Receive, Unexpected};
 use crate::endpoint::matching::Matching;
+use crate::table::{Id, Table};
 use crate::transport::Connection;
 
 /// Broken groups that are remembered when they are gone.
@@ -17,15 +16,24 @@ const REMEMBERED: usize = 1024;
 /// How many groups that are not here yet one peer may have given up.
 const HEARD: usize = 64;
 
+/// What can go on, once the links are done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// What joins want done.
+    Joins,
+    /// This group, unless it is gone by then.
+    Group(Id<Group>),
+}
+
 /// All groups of an endpoint.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Collectives {
-    pub(crate) groups: Slab<Group>,
-    pub(crate) by_tag: HashMap<u64, usize>,
+    pub(crate) groups: Table<Group>,
+    pub(crate) by_tag: HashMap<u64, Id<Group>>,
     /// Receives and messages of groups.
     pub(crate) messages: Matching<Receive, Unexpected>,
-    /// Groups that can go on.
-    pub(crate) ready: VecDeque<usize>,
+    /// What can go on.
+    pub(crate) ready: VecDeque<Ready>,
     /// Somebody further up makes them go on.
     pub(crate) running: bool,
     /// What is being combined; made when something first is.
@@ -41,37 +49,16 @@ pub(crate) struct Collectives {
     stamp: u32,
 }
 
-impl Default for Collectives {
-    fn default() -> Self {
-        Self {
-            groups: Slab::new(),
-            by_tag: HashMap::new(),
-            messages: Matching::new(),
-            ready: VecDeque::new(),
-            running: false,
-            chunks: None,
-            joins: Joins::default(),
-            broken: HashSet::new(),
-            remembered: VecDeque::new(),
-            heard: VecDeque::new(),
-            stamp: 0,
-        }
-    }
-}
-
 impl Collectives {
     /// The group with this name.
     pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
-        self.groups.get(id.index as usize).filter(|group| group.id == id && !group.left)
+        self.groups.get(Id::from_u64(id.to_u64())).filter(|group| !group.left)
     }
 
     /// A new group of these members. It has no tag until they have agreed on one.
-    pub(crate) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> usize {
+    pub(crate) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> Id<Group> {
         self.stamp = self.stamp.wrapping_add(1);
-        let entry = self.groups.vacant_entry();
-        let index = entry.key();
-        entry.insert(Group {
-            id: GroupId { index: index as u32, stamp: self.stamp },
+        self.groups.insert(Group {
             list,
             tag: 0,
             named: false,
@@ -86,8 +73,7 @@ impl Collectives {
             left: false,
             scratch: Scratch::default(),
             spare: None,
-        });
-        index
+        })
     }
 
     /// A number for a group of this endpoint's to be named by: no other of this life has it.
@@ -96,8 +82,8 @@ impl Collectives {
     }
 
     /// The members of a group have agreed on its tag.
-    pub(crate) fn name(&mut self, index: usize, tag: u64) {
-        let group = &mut self.groups[index];
+    pub(crate) fn name(&mut self, index: Id<Group>, tag: u64) {
+        let Some(group) = self.groups.get_mut(index) else { return };
         (group.tag, group.named) = (tag, true);
         let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
         if self.heard.iter().any(gave_up) {
@@ -108,11 +94,18 @@ impl Collectives {
     }
 
     /// A group is over.
-    pub(crate) fn close(&mut self, index: usize) {
-        let group = self.groups.remove(index);
+    pub(crate) fn close(&mut self, index: Id<Group>) {
+        let Some(group) = self.groups.remove(index) else { return };
         if group.named {
             self.by_tag.remove(&group.tag);
         }
+    }
+
+    /// The endpoint closes: nothing is joined any more, and nothing goes on.
+    pub(crate) fn end(&mut self) {
+        (self.messages, self.joins) = (Matching::new(), Joins::default());
+        self.ready.clear();
+        self.heard.clear();
     }
 
     /// Messages with this tag are for nobody any more.

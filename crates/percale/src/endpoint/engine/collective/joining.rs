@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 
 use super::Engine;
+use super::group::Group;
+use super::groups::Ready;
 use crate::collective::{Deed, Digest};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::peers::State;
 use crate::endpoint::engine::types::{Action, GroupMessage};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::ABORT;
 use crate::wire::join::Join;
-
-/// In the list of groups that can go on: no group, but whatever is to be done for joins. So nobody else need look for that.
-pub(super) const JOINS: usize = usize::MAX;
 
 /// The context of messages that nobody waits for.
 pub(super) const NOBODY: u64 = u64::MAX;
@@ -32,14 +32,14 @@ impl Engine {
     }
 
     /// The members of a new group are joined.
-    pub(super) fn start_joining(&mut self, index: usize) {
+    pub(super) fn start_joining(&mut self, index: Id<Group>) {
         let collectives = &mut *self.core.collectives;
         let mut name = Digest::default();
         name.add(&self.core.peers.get(super::OWN).incarnation.to_le_bytes());
         name.add(&collectives.stamp().to_le_bytes());
         let group = &collectives.groups[index];
-        collectives.joins.join(group.list, index, name.end(), &group.members, group.rank);
-        collectives.ready.push_back(JOINS);
+        collectives.joins.join(group.list, index.to_u64(), name.end(), &group.members, group.rank);
+        collectives.ready.push_back(Ready::Joins);
         self.advance_groups();
     }
 
@@ -61,12 +61,16 @@ impl Engine {
                     self.send_to_member(to, &GroupMessage::bare(tag, data, NOBODY), None);
                 }
                 Deed::Agreed { group, tag } => {
+                    let group = Id::from_u64(group);
                     self.core.collectives.name(group, tag);
-                    self.core.collectives.ready.push_back(group);
+                    self.core.collectives.ready.push_back(Ready::Group(group));
                 }
                 Deed::Failed { group, error, why } => {
-                    self.core.collectives.groups[group].breaks(error, &why);
-                    self.core.collectives.ready.push_back(group);
+                    let id = Id::from_u64(group);
+                    if let Some(group) = self.core.collectives.groups.get_mut(id) {
+                        group.breaks(error, &why);
+                        self.core.collectives.ready.push_back(Ready::Group(id));
+                    }
                 }
             }
         }
@@ -76,7 +80,7 @@ impl Engine {
 impl Core {
     /// Something is to be done for joins: soon.
     pub(super) fn joins_ready(&mut self) {
-        self.collectives.ready.push_back(JOINS);
+        self.collectives.ready.push_back(Ready::Joins);
         self.outbox.push_back((0, Action::Advance));
     }
 

@@ -17,8 +17,11 @@ mod running;
 mod tests;
 
 pub(super) use self::ends::collective_entry;
+use self::group::Group;
 pub(crate) use self::groups::Collectives;
-use self::joining::{JOINS, NOBODY};
+use self::groups::Ready;
+use self::joining::NOBODY;
+pub(super) use self::running::Scratch;
 use self::running::{Running, own_memory};
 use super::Engine;
 use super::peers::State;
@@ -31,6 +34,7 @@ use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::volatile::{Segment, Segments};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::trigger::Operation;
 use crate::wire::head::ABORT;
@@ -47,7 +51,7 @@ impl Engine {
         notify: Notify,
     ) -> Result<GroupId, PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         if self.role.is_some() || self.core.peers.single {
             return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
@@ -70,7 +74,7 @@ impl Engine {
         (self.core.transmit.counted, self.core.receive.counted) = (true, true);
         let list = self.list_of(&slots);
         let (index, members) = (self.core.collectives.open(list, slots, rank), members.len());
-        let id = self.core.collectives.groups[index].id;
+        let id = GroupId::from_u64(index.to_u64());
         let work = CollectiveWork {
             group: id,
             what: Collective::Barrier,
@@ -89,18 +93,16 @@ impl Engine {
 
     /// The application is done with a group. What it has posted still ends.
     pub(crate) fn leave_group(&mut self, id: GroupId) {
-        if self.core.collectives.get(id).is_none() {
-            return;
-        }
-        let group = &mut self.core.collectives.groups[id.index as usize];
+        let id = Id::from_u64(id.to_u64());
+        let Some(group) = self.core.collectives.groups.get_mut(id).filter(|group| !group.left) else { return };
         group.left = true;
         if group.running.is_none() {
-            self.core.collectives.close(id.index as usize);
+            self.core.collectives.close(id);
         } else if !group.named && group.queue.is_empty() {
             // Nobody wants it: so the others hear that at once, and the next join of these members is not behind it.
             let list = group.list;
-            self.core.collectives.joins.leave(list, id.index as usize);
-            self.core.collectives.ready.push_back(JOINS);
+            self.core.collectives.joins.leave(list, id.to_u64());
+            self.core.collectives.ready.push_back(Ready::Joins);
             self.advance_groups();
         }
     }
@@ -108,7 +110,7 @@ impl Engine {
     /// Posts an operation of a group.
     pub(crate) fn post_collective(&mut self, work: &CollectiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
-            return Err(PostError::Forked);
+            return Err(self.refusal());
         }
         if work.flags.contains(OpFlags::DEVICE) {
             return self.post_located(Operation::Collective(*work), notify);
@@ -119,14 +121,14 @@ impl Engine {
             _ => Some(check(work, group.members.len(), group.rank)?),
         };
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
-        self.start_collective(work.group.index as usize, work, plan, notify, false);
+        self.start_collective(Id::from_u64(work.group.to_u64()), work, plan, notify, false);
         Ok(())
     }
 
     /// Starts an operation, or puts it behind those that are there. Without a plan it is what the group did last.
     fn start_collective(
         &mut self,
-        index: usize,
+        index: Id<Group>,
         work: &CollectiveWork,
         plan: Option<Plan>,
         notify: Notify,
@@ -137,7 +139,7 @@ impl Engine {
         if let Some(plan) = plan {
             program.make(plan, group.members.len(), group.rank);
         }
-        let Some(plan) = &program.plan else { unreachable!("group {index} did nothing that could be done again") };
+        let Some(plan) = &program.plan else { unreachable!("group {index:?} did nothing that could be done again") };
         let Plan { op, datatype, bytes, given, got, shape, .. } = *plan;
         let source = work.source.slice(0, given);
         // Who gets nothing may still have memory for that.
@@ -176,7 +178,7 @@ impl Engine {
             return;
         }
         if self.core.collectives.running {
-            return self.core.collectives.ready.push_back(index); // Somebody further up sees to it.
+            return self.core.collectives.ready.push_back(Ready::Group(index)); // Somebody further up sees to it.
         }
         self.core.collectives.running = true;
         self.advance(index);
@@ -192,15 +194,18 @@ impl Engine {
         if std::mem::replace(&mut self.core.collectives.running, true) {
             return; // Somebody further up does.
         }
-        while let Some(index) = self.core.collectives.ready.pop_front() {
-            self.advance(index);
+        while let Some(ready) = self.core.collectives.ready.pop_front() {
+            match ready {
+                Ready::Joins => self.joins_go_on(),
+                Ready::Group(index) => self.advance(index),
+            }
         }
         self.core.collectives.running = false;
     }
 
-    fn advance(&mut self, index: usize) {
+    fn advance(&mut self, index: Id<Group>) {
         loop {
-            let Some(group) = self.core.collectives.groups.get_mut(index) else { return self.joins_go_on() };
+            let Some(group) = self.core.collectives.groups.get_mut(index) else { return };
             if group.broken.is_some() {
                 return self.wind_up(index);
             }
@@ -246,7 +251,7 @@ impl Engine {
     }
 
     /// Sends, for the operation that runs in a group, which hears of the end unless that is now.
-    fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<usize>) {
+    fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<Id<Group>>) {
         let peer = self.core.peers.get(slot);
         let mut sent = None;
         if peer.state == State::Up
@@ -279,7 +284,7 @@ impl Engine {
         self.drain(slot);
     }
 
-    fn receive_from_member(&mut self, index: usize, slot: Connection, segment: Segment, tag: u64, context: u64) {
+    fn receive_from_member(&mut self, index: Id<Group>, slot: Connection, segment: Segment, tag: u64, context: u64) {
         let pattern = Pattern { tag, ignore: 0, source: Source::From(slot.into()) };
         let receive = Receive { place: Into::One(segment), context, notify: Notify::Collective, multi: None };
         let messages = &mut self.core.collectives.messages;
@@ -304,7 +309,7 @@ impl Engine {
 
     /// A broken group: tells the members, takes back what it can, and ends its operations when nothing uses their memory any more.
     #[cold]
-    fn wind_up(&mut self, index: usize) {
+    fn wind_up(&mut self, index: Id<Group>) {
         let group = &mut self.core.collectives.groups[index];
         let Some((code, why)) = group.broken.clone() else { return };
         let (tag, rank) = (group.tag, group.rank);
@@ -352,6 +357,6 @@ fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, Pos
 }
 
 /// What the transfers of a group's operation carry.
-const fn context_of(index: usize, sequence: u32) -> u64 {
-    (index as u64) << 32 | sequence as u64
+const fn context_of(index: Id<Group>, sequence: u32) -> u64 {
+    (index.to_wire() as u64) << 32 | sequence as u64
 }

@@ -7,6 +7,7 @@ mod broken;
 mod fair;
 mod floods;
 mod full;
+mod groups;
 mod hostile;
 mod identity;
 mod lingering;

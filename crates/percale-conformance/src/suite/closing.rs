@@ -1,0 +1,200 @@
+//! What becomes of operations whose endpoint closes.
+
+#![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use percale::trigger::Operation;
+use percale::{
+    CompletionFlags, CompletionQueue, Entry, ErrorCode, OpFlags, PeerAddress, PostError, ReceiveWork, Segments,
+    SendWork,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::Memory;
+use crate::watchdog::Watchdog;
+
+/// Reads everything from a queue: how often each context was reported, and how often as released or not of many messages.
+fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCode>>>) {
+    loop {
+        let mut entry = [Entry::default(); 1];
+        let (entry, error) = match queue.read(&mut entry) {
+            Ok(0) => return,
+            Ok(_) => (entry[0], None),
+            Err(_) => {
+                let error = queue.read_error().expect("an error is next");
+                (error.entry, Some(error.error))
+            }
+        };
+        ended.entry(entry.context).or_default().push(error);
+        let many = entry.context % 10 == 4;
+        assert!(!many || entry.flags.contains(CompletionFlags::MULTI_RECEIVE), "no message was sent to it");
+    }
+}
+
+/// Each operation ends once, and what it reserved in its queue is free again, however many endpoints were closed before.
+pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
+    const EACH: u64 = 60;
+    let _watchdog = Watchdog::new("operations end once when their endpoint closes");
+    let fabric = F::new(12);
+    let domain = fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    let queue = CompletionQueue::new(16, 200);
+    let other = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
+    let to_other = vector.insert(other.address()).expect("an address");
+    let (long, short, variable) = (Memory::blank(F::BULK), Memory::blank(64), domain.variable());
+    for round in 0..12 {
+        let (counted, trigger) = (percale::Counter::new(), percale::Counter::new());
+        let builder = domain.endpoint().vector(&vector).transmit_queue(&queue).receive_queue(&queue);
+        let counter = std::sync::Arc::new(counted);
+        let endpoint = builder.receive_counter(&counter).send_counter(&counter).bind(fabric.address());
+        let endpoint = endpoint.expect("an endpoint");
+        let own = vector.insert(endpoint.address()).expect("an address");
+        let to = if F::ALONE { own } else { to_other };
+        let mut posted = 0;
+        for context in 0..EACH {
+            let (from, peer) = match context % 4 {
+                0 => (own, own),
+                1 if !F::ALONE => (to_other, to),
+                _ => (PeerAddress::UNSPECIFIED, to),
+            };
+            let flags = OpFlags::COMPLETION;
+            let several = Segments::new(&[short.segment(), short.segment()]).expect("two segments");
+            let receive = |tag, segments, flags| ReceiveWork { from, segments, tag, context, flags };
+            let send = |memory: Memory| SendWork {
+                peer,
+                segments: memory.segments(),
+                tag: Some(1 << 40),
+                data: None,
+                context,
+                flags: if context % 20 < 10 { flags } else { flags | OpFlags::FENCE },
+            };
+            // SAFETY: the suite's memory lives as long as the process, and nothing is read from it here.
+            let result: Result<(), PostError> = unsafe {
+                match context % 10 {
+                    0 | 1 => endpoint.post_recv(&receive(None, short.segments(), flags)),
+                    2 => endpoint.post_recv(&receive(Some((context, 0)), short.segments(), flags)),
+                    3 => endpoint.post_recv(&receive(None, several, flags)),
+                    4 => endpoint.post_recv(&receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
+                    5 | 6 => endpoint.post_send(&send(short)),
+                    7 => endpoint.post_send(&send(long)),
+                    8 => endpoint.post_when(&Operation::Send(send(short)), &trigger, 1),
+                    _ => endpoint.post_when_written(&Operation::Send(send(short)), &variable),
+                }
+            };
+            match result {
+                Ok(()) => posted += 1,
+                // As many sends wait for their peer as may.
+                Err(PostError::Again) => assert!(context % 10 > 4, "round {round}: receive {context} was refused"),
+                Err(error) => panic!("round {round}: operation {context} was refused: {error}"),
+            }
+            if context % 7 == 0 {
+                endpoint.progress();
+            }
+        }
+        for _ in 0..round * 20 {
+            endpoint.progress();
+            other.progress();
+            fabric.tick();
+        }
+        vector.remove(own).expect("it is there");
+        match round % 2 {
+            0 => endpoint.close().expect("no window is bound"),
+            _ => drop(endpoint),
+        }
+        let mut ended = BTreeMap::new();
+        results(&queue, &mut ended);
+        assert_eq!(ended.len(), posted, "round {round}: {ended:?}");
+        for (context, results) in &ended {
+            assert_eq!(results.len(), 1, "round {round}: operation {context} ended so often");
+            let received = context % 10 < 5;
+            let good = [Some(ErrorCode::Canceled)].contains(&results[0]) || !received && results[0].is_none();
+            assert!(good, "round {round}: operation {context}: {:?}", results[0]);
+        }
+        assert_eq!(queue.update(|ring| ring.reserved()), 0, "round {round}: room stays reserved");
+        trigger.add(1);
+        assert_eq!(counter.value() + counter.read_error(), posted as u64, "each was counted once");
+        assert!(queue.is_empty());
+    }
+}
+
+/// While threads drive a shared endpoint that a peer floods, it is closed: from then on nothing is written to its buffers, other handles are
+/// refused, and another endpoint takes its address.
+pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Fabric>() {
+    const SLOT: usize = 512;
+    const SLOTS: usize = 1 << 14;
+    let _watchdog = Watchdog::new("nothing is written once a shared endpoint is closed");
+    let fabric = F::new(13);
+    let domain = fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    let buffer = Memory::blank(SLOT * SLOTS);
+    let mut address = fabric.address();
+    for round in 0..20 {
+        buffer.write(&vec![0; SLOT * SLOTS]);
+        let queue = CompletionQueue::new(16, 1 << 16);
+        let counter = std::sync::Arc::new(percale::Counter::new());
+        let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
+        let endpoint = builder.bind_shared(&address).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        // Ports of the range from which connections take theirs may be in use by one: such an address is no test.
+        let again = endpoint.address().to_string();
+        let peer = vector.insert(endpoint.address()).expect("an address");
+        let work = ReceiveWork {
+            from: PeerAddress::UNSPECIFIED,
+            segments: buffer.segments(),
+            tag: None,
+            context: 1,
+            flags: OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE,
+        };
+        // SAFETY: the suite's memory lives as long as the process.
+        unsafe { endpoint.post_recv(&work) }.expect("a receive");
+        if round % 3 == 0 {
+            domain.defer_add(&percale::Counter::new(), 1, (&counter, 1 << 40)).expect("a thread makes progress");
+        }
+        let (stop, anywhere) = (AtomicBool::new(false), fabric.address());
+        std::thread::scope(|scope| {
+            let flood = || {
+                let sender = domain.endpoint().vector(&vector).bind(&anywhere).expect("an endpoint");
+                while !stop.load(Ordering::Relaxed) {
+                    _ = sender.inject(peer, &[1; SLOT]);
+                    sender.progress();
+                }
+            };
+            scope.spawn(flood);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut entries = [Entry::default(); 16];
+                    while !stop.load(Ordering::Relaxed) {
+                        if queue.read(&mut entries).is_err() {
+                            _ = queue.read_error();
+                        }
+                        _ = counter.read();
+                    }
+                });
+            }
+            let kept = (round % 2 == 0).then(|| endpoint.clone());
+            while counter.value() < 50 + round * 7 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            match round % 2 {
+                0 => endpoint.close().expect("no window is bound"),
+                // The last handle goes.
+                _ => drop(endpoint),
+            }
+            let before = buffer.read();
+            if let Some(other) = &kept {
+                assert!(other.is_closed() && !other.wait(None), "a wait for a closed endpoint ends");
+                // SAFETY: as above.
+                let refused = unsafe { other.post_recv(&work) }.expect_err("it is closed");
+                assert!(matches!(refused, PostError::Closed), "{refused}");
+                assert!(other.inject(peer, &[1]).is_err());
+            }
+            std::thread::sleep(Duration::from_millis(3));
+            assert!(before == buffer.read(), "round {round}: the buffer of a closed endpoint was written");
+            stop.store(true, Ordering::Relaxed);
+        });
+        vector.remove(peer).expect("it is there");
+        address = again;
+    }
+}

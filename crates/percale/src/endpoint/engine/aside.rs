@@ -1,0 +1,126 @@
+//! Memory that outlives its endpoint: a local peer may still be writing to it.
+//!
+//! A peer that was stopped in the middle of a copy goes on with it once it is continued, however long the endpoint that it copies
+//! for has been closed. So what closing endpoints own of such operations is kept here until the peer has let go of it or its
+//! process has ended, never less; and operations on memory of the application are reported only then.
+//!
+//! It is looked at when endpoints are opened and closed, by progress threads, and by readers of queues, never under an endpoint's lock: what
+//! is dropped here may run code of the application. If more than [`LIMIT`] are kept, which takes as many
+//! peers that do not move, the memory of further ones is given up for good.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::access::Execution;
+use super::collective::Scratch;
+use super::staged::Staged;
+use super::types::Pull;
+use crate::completion::counter::Counter;
+use crate::completion::entry::ErrorEntry;
+use crate::completion::queue::CompletionQueue;
+use crate::memory::buffer::Buffer;
+use crate::memory::forked::PerProcess;
+use crate::transport::shm::Residue;
+use crate::trigger::Transfer;
+
+/// How many closed endpoints are kept track of.
+const LIMIT: usize = 1024;
+
+/// Memory of an operation. It is never looked at, only dropped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the values are owned, not used")]
+pub(super) enum Memory {
+    Buffer(Option<Buffer>),
+    Transfer(Box<Transfer>),
+    Staged(Option<Box<Staged>>),
+    Scratch(Scratch),
+    Pull(Pull),
+    Access(Execution),
+}
+
+/// What is to be reported once the memory is the application's again.
+#[derive(Debug)]
+pub(super) struct Late {
+    /// Where; an endpoint's own queue is gone with it.
+    pub(super) queue: Option<CompletionQueue>,
+    /// Room was reserved there.
+    pub(super) reserved: bool,
+    pub(super) error: ErrorEntry,
+    pub(super) counters: Vec<Counter>,
+}
+
+/// What one endpoint left.
+#[derive(Debug)]
+pub(super) struct Aside {
+    residues: Vec<Residue>,
+    memory: Vec<Memory>,
+    reports: Vec<Late>,
+}
+
+impl Aside {
+    pub(super) const fn new(residues: Vec<Residue>, memory: Vec<Memory>) -> Self {
+        Self { residues, memory, reports: Vec::new() }
+    }
+
+    /// Whether no peer writes to the memory any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.residues.iter().all(|residue| residue.release().is_some())
+    }
+
+    /// Reports this when it is over.
+    pub(super) fn report(&mut self, late: Late) {
+        self.reports.push(late);
+    }
+
+    fn end(self) {
+        let Self { residues, memory, reports } = self;
+        drop((residues, memory));
+        for Late { queue, reserved, error, counters } in reports {
+            match queue {
+                Some(queue) if reserved => queue.push_error(error),
+                Some(queue) => queue.update(|ring| ring.push_error_event(error)),
+                None => {}
+            }
+            counters.into_iter().for_each(|counter| counter.add_error(1));
+        }
+    }
+}
+
+static KEPT: PerProcess<Mutex<Vec<Aside>>> = PerProcess::new();
+/// How many are kept; in a forked child, how many its parent kept.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps what a closed endpoint left, until it is over.
+#[cold]
+pub(super) fn keep(aside: Aside) {
+    tracing::warn!(
+        "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
+    );
+    let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() >= LIMIT {
+        return std::mem::forget(aside);
+    }
+    kept.push(aside);
+    COUNT.store(kept.len(), Ordering::Relaxed);
+}
+
+/// Gives back what is over. Costs a load if nothing is kept.
+#[inline]
+pub(crate) fn settle() {
+    if COUNT.load(Ordering::Relaxed) > 0 {
+        settle_some();
+    }
+}
+
+#[cold]
+fn settle_some() {
+    let Some(kept) = KEPT.get() else { return };
+    let over: Vec<Aside> = {
+        let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is at it.
+        let over = kept.extract_if(.., |aside| aside.is_over()).collect();
+        COUNT.store(kept.len(), Ordering::Relaxed);
+        over
+    };
+    over.into_iter().for_each(Aside::end);
+}

@@ -1,0 +1,211 @@
+//! How a closing endpoint ends its operations.
+//!
+//! Every operation ends once: it is in one table, is taken from there, and is reported as failed, which uses up the room that it reserved.
+//! Memory that a local peer may still be writing to is the exception: its operation ends when that peer has let go, and if that
+//! takes longer than closing may, operation and memory are kept [`aside`](super::aside).
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::aside::{self, Aside, Late, Memory};
+use super::core::Core;
+use super::residue::{Broken, Left};
+use super::types::{Notify, Pull, Receive, Side};
+use super::windows::{Abandoned, Dying};
+use crate::completion::counter::Counter;
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::matching::Source;
+use crate::table::Id;
+use crate::transport::Connection;
+
+/// An operation that has failed, but is not reported before a peer has let go of its memory.
+#[derive(Debug)]
+pub(super) struct Held {
+    side: Side,
+    notify: Notify,
+    error: ErrorEntry,
+    /// The endpoint's counters do not count it.
+    quiet: bool,
+    /// Counts its end besides.
+    counting: Option<Counter>,
+}
+
+/// What is held for one cause: the operations and their memory.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    operations: Vec<Held>,
+    memory: Vec<Memory>,
+}
+
+impl Core {
+    /// Ends everything. No link is left, and nothing begins any more; what peers may still be writing to is waited for until then.
+    #[cold]
+    pub(super) fn end_all(&mut self, until: Instant, why: &str) {
+        self.settle_left();
+        let (mut links, mut windows) = (Vec::new(), Vec::new());
+        for left in std::mem::take(&mut self.left) {
+            match left {
+                Left::Link(broken) => links.push(*broken),
+                Left::Window(dying) => windows.push(dying),
+            }
+        }
+        // Neither its own nor shared: what others post there is others'.
+        self.pool = None;
+        self.end_groups(&held_groups(&links), why);
+        windows.into_iter().for_each(|dying| self.end_window(dying, why));
+        for tagged in [false, true] {
+            let posted: Vec<Receive> = self.table(tagged).drain_posted(Source::Any).collect();
+            posted.into_iter().for_each(|receive| self.cancel_receive(tagged, receive, why));
+        }
+        for slot in 0..self.peers.len() as Connection {
+            self.down(slot, ErrorCode::Canceled, why);
+        }
+        self.claims.clear();
+        self.outbox.clear();
+        // Last: so buffers of which peers hold parts are released with these.
+        if !links.is_empty() {
+            self.end_held(links, until);
+        }
+    }
+
+    /// A posted receive is taken back.
+    pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &str) {
+        self.leave(receive.place);
+        let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        let mut flags = CompletionFlags::RECEIVE | kind;
+        if let Some(multi) = receive.multi {
+            self.multis[multi].closed = true;
+            if self.multis[multi].in_flight > 0 {
+                return; // Released by the last message that is on its way into it.
+            }
+            self.multis.remove(multi);
+            flags |= CompletionFlags::MULTI_RECEIVE;
+        }
+        let entry = Entry { context: receive.context, flags, ..Entry::default() };
+        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
+        self.fail(Side::Receive, receive.notify, error);
+    }
+
+    /// Whoever used a dead key may be using it still, which is its region's business; what was to be told then ends now.
+    fn end_window(&mut self, dying: Dying, why: &str) {
+        match dying.abandon() {
+            Abandoned::Operation(notify, entry) => {
+                let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
+                self.fail(Side::Transmit, notify, error);
+            }
+            Abandoned::Message(from, head, receive) => {
+                self.receive_failed(from, &head, &receive, ErrorCode::Canceled, why)
+            }
+            Abandoned::Nothing => {}
+        }
+    }
+
+    /// Ends what peers hold once they have let go, or sees to it that this is done later.
+    fn end_held(&mut self, links: Vec<Broken>, until: Instant) {
+        let (mut residues, mut holding) = (Vec::new(), Holding::default());
+        for Broken { from, residue, pulls, accesses, error, why } in links {
+            residues.push(residue);
+            for pull in pulls {
+                if let Pull::Message { head, receive, .. } = &pull {
+                    let mut entry = self.received_entry(from, head, 0, receive);
+                    self.leave(receive.place);
+                    if let Some(multi) = receive.multi {
+                        entry.flags |= self.multi_done(multi);
+                    }
+                    let failure = ErrorEntry::new(entry, error).with_text(why.clone());
+                    self.set_aside(Side::Receive, receive.notify, failure, &mut holding);
+                } else {
+                    holding.memory.push(Memory::Pull(pull));
+                }
+            }
+            for access in accesses {
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                self.set_aside(Side::Transmit, access.notify(), failure, &mut holding);
+                holding.memory.push(Memory::Access(access));
+            }
+        }
+        let Holding { operations, memory } = holding;
+        let mut kept = Aside::new(residues, memory);
+        // Memory that the library owns is nobody's hurry.
+        while !kept.is_over() && !operations.is_empty() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let over = kept.is_over();
+        for Held { side, notify, error, quiet, counting } in operations {
+            if !over {
+                let queue = self.queue_of(side).cloned();
+                let counter = self.counters.of(error.entry.flags).filter(|_| !quiet);
+                let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
+                kept.report(Late { queue, reserved: notify == Notify::Queue, error, counters });
+                continue;
+            }
+            if quiet {
+                self.report_error(side, notify, error)
+            } else {
+                self.fail(side, notify, error)
+            }
+            if let Some(counter) = counting {
+                self.submissions.counting(|| counter.add_error(1));
+            }
+        }
+        if !over {
+            aside::keep(kept);
+        }
+    }
+
+    /// Takes the memory of an operation that has failed, and that a peer may still be writing to. A safe operation, which owns it, is
+    /// told now; others have their memory back when they are reported.
+    fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
+        let context = error.entry.context;
+        match notify {
+            Notify::Queue | Notify::Event | Notify::Silent => {
+                holding.operations.push(Held { side, notify, error, quiet: false, counting: None });
+            }
+            Notify::Operation => {
+                holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
+                self.fail(side, notify, error);
+            }
+            Notify::Triggered => self.hold_triggered(side, error, holding),
+            Notify::Collective => self.hold_collective(&error, holding),
+        }
+    }
+
+    fn hold_triggered(&mut self, side: Side, mut error: ErrorEntry, holding: &mut Holding) {
+        let Some(begun) = self.triggered.remove(Id::from_u64(error.entry.context)) else { return };
+        let (mut transfer, staged) = begun.into_parts();
+        let (context, notify, quiet, counting) =
+            (transfer.context(), transfer.notify, transfer.quiet, transfer.counting.take());
+        error.entry.context = context;
+        holding.memory.extend([Memory::Transfer(transfer), staged]);
+        if notify != Notify::Operation {
+            holding.operations.push(Held { side, notify, error, quiet, counting });
+            return;
+        }
+        holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
+        if quiet {
+            self.report_error(side, notify, error)
+        } else {
+            self.fail(side, notify, error)
+        }
+        if let Some(counter) = counting {
+            self.submissions.counting(|| counter.add_error(1));
+        }
+    }
+
+    /// As [`set_aside`](Self::set_aside), of a group's operation, by one of its transfers.
+    fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut Holding) {
+        let Some((notify, entry, memory)) = self.take_collective(transfer.entry.context) else { return };
+        holding.memory.extend(memory);
+        let error = ErrorEntry { entry, ..transfer.clone() };
+        self.set_aside(Side::Transmit, notify, error, holding);
+    }
+}
+
+/// The operations of groups that peers may still be writing for, by the contexts of their transfers.
+fn held_groups(links: &[Broken]) -> HashSet<u64> {
+    let context = |pull: &Pull| match pull {
+        Pull::Message { receive, .. } if receive.notify == Notify::Collective => Some(receive.context),
+        _ => None,
+    };
+    links.iter().flat_map(|broken| &broken.pulls).filter_map(context).collect()
+}

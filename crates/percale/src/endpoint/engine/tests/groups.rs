@@ -1,0 +1,64 @@
+//! Groups that end while their endpoint makes no progress.
+
+use super::*;
+use crate::transport::Broken;
+use crate::{AddressSet, Entry};
+
+/// Joins a group of two, on both sides.
+fn join(stations: [&Station; 2], context: u64) -> crate::GroupId {
+    let ids = stations.map(|station| {
+        let members: AddressSet = stations.map(|member| station.peer(member)).into_iter().collect();
+        station.endpoint.join_group(&members, context).unwrap()
+    });
+    let mut joined = 0;
+    until(&stations, || {
+        for station in stations {
+            while let Some(event) = station.events.read() {
+                match event {
+                    Event::Joined { context: of, .. } => joined += usize::from(of == context),
+                    Event::JoinFailed { context: of, reason, .. } => assert_ne!(of, context, "{reason}"),
+                    _ => {}
+                }
+            }
+        }
+        (joined == 2).then_some(())
+    });
+    ids[0]
+}
+
+#[test]
+fn a_group_that_can_go_on_is_not_taken_for_the_next_one_of_its_place() {
+    for transport in ["shm", "tcp"] {
+        let queue = CompletionQueue::new(1, 2);
+        let (left, gone, other) =
+            (Station::reporting(transport, Trust::SameUser, &queue), Station::new(transport), Station::new(transport));
+        let group = join([&left, &gone], 1);
+        // Nobody reads the queue, so what is to be done next waits.
+        while left.engine(|engine| engine.core.has_room()) {
+            queue.update(|ring| ring.push_event(Entry::default()));
+        }
+        let slot = left.slot(&gone);
+        left.engine(|engine| engine.down(slot, &Broken::Died("killed".to_owned())));
+        left.endpoint.leave_group(group);
+        let members: AddressSet = [&left, &other].map(|member| left.peer(member)).into_iter().collect();
+        let next = left.endpoint.join_group(&members, 2).unwrap();
+        assert_ne!(next, group);
+        assert!(left.endpoint.rank_in(next).is_some(), "{transport}: the new group is gone");
+        while queue.read(&mut [Entry::default(); 4]).unwrap() > 0 {}
+        let theirs: AddressSet = [&left, &other].map(|member| other.peer(member)).into_iter().collect();
+        other.endpoint.join_group(&theirs, 2).unwrap();
+        let mut joined = 0;
+        until(&[&left, &other], || {
+            for station in [&left, &other] {
+                while let Some(event) = station.events.read() {
+                    match event {
+                        Event::Joined { context: 2, .. } => joined += 1,
+                        Event::JoinFailed { context: 2, reason, .. } => panic!("{transport}: {reason}"),
+                        _ => {}
+                    }
+                }
+            }
+            (joined == 2).then_some(())
+        });
+    }
+}
