@@ -22,7 +22,7 @@ use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::transport::shm::Bell;
 
 /// See the module.
@@ -42,6 +42,8 @@ struct State {
     vector: Option<AddressVector>,
     /// A multi-receive buffer with less than this left takes no more messages.
     multi_minimum: usize,
+    /// Ends that are to be reported by the next endpoint that joins: there was none.
+    unreported: Vec<Note>,
 }
 
 /// A receive of the context.
@@ -86,11 +88,13 @@ impl Many {
     /// The next part, for a message of `len` bytes; and whether there is room for more.
     fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
         let mut state = self.lock();
-        let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
+        // One segment, as was checked; a message of no bytes has a place in it too.
+        let segment = whole.as_slice().first().copied().unwrap_or(Segment::EMPTY);
+        let part = segment.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
         state.used += part.len();
         state.in_flight += 1;
         state.closed = whole.len() - state.used < minimum.max(1);
-        (part, if state.closed { Keep::Remove } else { Keep::Stay })
+        (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
     }
 
     /// A message is complete: whether that released the buffer.
@@ -100,8 +104,15 @@ impl Many {
         state.closed && state.in_flight == 0
     }
 
-    /// It takes no more messages: whether it is released by that.
-    fn close(&self) -> bool {
+    /// As [`done`](Self::done), and reports that before any other part can end.
+    pub(crate) fn end_part(&self, report: impl FnOnce(bool)) {
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        report(state.closed && state.in_flight == 0);
+    }
+
+    /// It takes no more messages: whether it is released by that, as no part of it is in use.
+    pub(crate) fn close(&self) -> bool {
         let mut state = self.lock();
         state.closed = true;
         state.in_flight == 0
@@ -209,7 +220,9 @@ impl Pool {
     pub(crate) fn new(multi_minimum: usize) -> Arc<Self> {
         let (members, sources) = (Slab::new(), HashMap::new());
         let tables = [Matching::new(), Matching::new()];
-        Arc::new(Self { state: Mutex::new(State { tables, members, sources, vector: None, multi_minimum }) })
+        Arc::new(Self {
+            state: Mutex::new(State { tables, members, sources, vector: None, multi_minimum, unreported: Vec::new() }),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -221,7 +234,9 @@ impl Pool {
         let notes = Arc::new(Notes::default());
         let mut state = self.lock();
         state.vector = state.vector.take().or_else(|| vector.cloned());
-        let id = state.members.insert(Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) });
+        let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
+        state.unreported.drain(..).for_each(|note| member.tell(note));
+        let id = state.members.insert(member);
         drop(state);
         Membership { pool: Arc::clone(self), id, notes }
     }
@@ -268,7 +283,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Cancels the first receive with this context that has no message; says whether there was one. Some member reports it.
+    /// Cancels the first receive with this context that has no message; says whether there was one. Some member reports it: the next one
+    /// that joins, if there is none.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
         let mut state = self.lock();
@@ -294,10 +310,11 @@ impl Pool {
 }
 
 impl State {
-    /// Has some member report something.
-    fn tell_any(&self, note: Note) {
-        if let Some((_, member)) = self.members.iter().next() {
-            member.tell(note);
+    /// Has some member report something: the next one, if there is none.
+    fn tell_any(&mut self, note: Note) {
+        match self.members.iter().next() {
+            Some((_, member)) => member.tell(note),
+            None => self.unreported.push(note),
         }
     }
 
@@ -340,7 +357,15 @@ impl Membership {
     /// A receive whose message is gone looks for another.
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) {
         let mut state = self.pool.lock();
-        let Kind::Many(many) = &receive.kind else { return state.post(tagged, pattern, receive) };
+        let many = match &receive.kind {
+            Kind::Many(many) => many,
+            // Nobody waits for it any more: it takes no other message.
+            Kind::Safe(owed, _) if owed.is_abandoned() => {
+                drop(state);
+                return drop(receive);
+            }
+            Kind::Plain | Kind::Safe(..) => return state.post(tagged, pattern, receive),
+        };
         // Its part stays unused; the whole is released if that was the last.
         if many.done() {
             state.tell_any(Note::Canceled { tagged, receive });

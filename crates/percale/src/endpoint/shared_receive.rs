@@ -138,6 +138,12 @@ impl Owed {
         Arc::ptr_eq(&self.ticket, &other.ticket)
     }
 
+    /// Whether the handle is gone. It marks itself before it looks for the receive in the pool, so of that and of whoever
+    /// gives the receive back to the pool, under the pool's lock, one sees the other.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.ticket.lock().taken
+    }
+
     /// Says how it ended; gives who is to be woken.
     pub(crate) fn pay(mut self, result: Result<Entry, ErrorEntry>, buffer: Option<Buffer>) -> Option<Waker> {
         self.paid = true;

@@ -279,6 +279,10 @@ impl Core {
         let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
         if let Some(multi) = receive.multi {
+            if let Some(many) = self.shared_part(multi) {
+                let short = (len > room).then(|| ErrorEntry::truncated(entry, len - room));
+                return self.shared_part_over(&many, receive.notify, short.map_or(Ok(entry), Err));
+            }
             entry.flags |= self.multi_done(multi);
         }
         self.leave(receive.place);
@@ -361,6 +365,10 @@ impl Core {
         let mut entry = self.received_entry(from, head, 0, receive);
         self.leave(receive.place);
         if let Some(multi) = receive.multi {
+            if let Some(many) = self.shared_part(multi) {
+                let failure = ErrorEntry::new(entry, error).with_text(why.to_owned());
+                return self.shared_part_over(&many, receive.notify, Err(failure));
+            }
             entry.flags |= self.multi_done(multi);
         }
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));

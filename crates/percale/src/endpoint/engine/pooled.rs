@@ -3,13 +3,16 @@
 //! Its own tables are looked at first, and mostly empty. What it takes from the pool it treats as any receive from then on; results
 //! go to the growing part of its queue, since no room could be reserved in it.
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::core::Core;
 use super::kinds::is_tagged;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Held;
-use crate::endpoint::pool::{Kind, Note, Waiting};
+use crate::endpoint::pool::{Kind, Many, Note, Waiting};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::Head;
 
@@ -66,6 +69,42 @@ impl Core {
         Receive { place, context, notify, multi }
     }
 
+    /// The buffer of a shared receive context that this one is a part of, which is over with it.
+    #[cold]
+    pub(super) fn shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
+        self.multis.get(multi)?.pooled.as_ref()?;
+        self.multis.remove(multi)?.pooled
+    }
+
+    /// A part of a shared buffer for many messages has ended. Whether that releases the buffer is decided, and the end put in the queue, in one
+    /// step, since other endpoints have parts too: no entry of a buffer comes behind the one that releases it. Counted is it afterwards: that
+    /// may begin operations, which may want a part of the same buffer.
+    #[cold]
+    pub(super) fn shared_part_over(&mut self, many: &Many, notify: Notify, result: Result<Entry, ErrorEntry>) {
+        let (success, flags) = match &result {
+            Ok(entry) => (true, entry.flags),
+            Err(error) => (false, error.entry.flags),
+        };
+        many.end_part(|released| {
+            let released = if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() };
+            match result {
+                Ok(mut entry) => {
+                    entry.flags |= released;
+                    self.report(Side::Receive, notify, entry);
+                }
+                Err(mut error) => {
+                    error.entry.flags |= released;
+                    self.report_error(Side::Receive, notify, error);
+                }
+            }
+        });
+        if success {
+            self.counters.succeeded(flags, &self.submissions);
+        } else {
+            self.counters.failed(flags, &self.submissions);
+        }
+    }
+
     /// Shared receives that only this peer could have satisfied end in error.
     pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
         let Some(pool) = &self.pool else { return };
@@ -77,10 +116,11 @@ impl Core {
 
     /// A shared receive gets no message.
     fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
-        let released = if matches!(waiting.kind, Kind::Many(_)) {
-            CompletionFlags::MULTI_RECEIVE
-        } else {
-            CompletionFlags::empty()
+        let released = match &waiting.kind {
+            // Another endpoint receives into a part of it still: released by the last of these.
+            Kind::Many(many) if !many.close() => return,
+            Kind::Many(_) => CompletionFlags::MULTI_RECEIVE,
+            Kind::Plain | Kind::Safe(..) => CompletionFlags::empty(),
         };
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let flags = CompletionFlags::RECEIVE | kind | released;
