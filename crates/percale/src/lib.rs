@@ -37,9 +37,11 @@ pub mod completion;
 pub mod device;
 pub mod domain;
 pub mod endpoint;
+pub(crate) mod errands;
 #[cfg(all(test, not(loom)))]
 mod errno_tests;
 pub mod fabric;
+pub(crate) mod later;
 pub mod memory;
 mod sync;
 #[allow(dead_code)] // Until the tables of the engine use it.

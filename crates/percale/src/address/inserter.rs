@@ -18,6 +18,7 @@ use super::name;
 use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
+use crate::errands::contained;
 use crate::memory::forked::Process;
 
 /// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
@@ -237,12 +238,25 @@ impl Inserter {
         }
         let mut queue = self.shared.lock();
         if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
-            // Under the lock, so that no later call is earlier.
+            // Later calls wait behind this one, so that none is earlier. Without the lock: `done` is the application's code.
+            queue.busy = true;
+            drop(queue);
             self.shared.carry_out(job);
-            return Ok(());
+            let mut queue = self.shared.lock();
+            queue.busy = false;
+            if queue.jobs.is_empty() {
+                return Ok(());
+            }
+        } else {
+            queue.jobs.push_back(job);
+            drop(queue);
         }
-        queue.jobs.push_back(job);
-        drop(queue);
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Sees to it that what waits is carried out, by a thread of its own if there can be one. The queue is not locked.
+    fn hand_over(&self) {
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.as_ref().is_none_or(|(_, process)| !process.is_here()) {
@@ -252,12 +266,12 @@ impl Inserter {
             match started {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {
+                    drop(worker);
                     tracing::warn!(%error, "no thread for insertions: the call waits for them");
                     self.shared.drain();
                 }
             }
         }
-        Ok(())
     }
 }
 
@@ -272,7 +286,7 @@ impl Shared {
     }
 
     fn tell(&self, context: u64, done: Done, outcome: &Inserted) {
-        done(outcome);
+        contained("a callback for inserted addresses panicked", || done(outcome));
         for (index, count, error) in outcome.failed_runs() {
             let first = Event::AddressFailed { inserter: self.id, context, index, error: error.clone() };
             self.events.push_failures(first, count);
@@ -283,8 +297,9 @@ impl Shared {
     fn work(&self) {
         let mut queue = self.lock();
         loop {
-            let Some(job) = queue.jobs.pop_front() else {
-                if queue.closing {
+            let job = if queue.busy { None } else { queue.jobs.pop_front() };
+            let Some(job) = job else {
+                if queue.closing && !queue.busy {
                     return;
                 }
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -308,9 +323,15 @@ impl Shared {
     /// Carries out what waits, in the caller's thread.
     fn drain(&self) {
         loop {
-            let job = self.lock().jobs.pop_front();
-            let Some(job) = job else { return };
+            let mut queue = self.lock();
+            if queue.busy {
+                return; // Whoever is goes on with it.
+            }
+            let Some(job) = queue.jobs.pop_front() else { return };
+            queue.busy = true;
+            drop(queue);
             self.carry_out(job);
+            self.lock().busy = false;
         }
     }
 }
@@ -351,6 +372,30 @@ mod tests {
 
     fn port(port: u16) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn callbacks_may_insert_again_and_panic() {
+        let (vector, events, inserter) = pair();
+        let inserter: &'static Inserter = Box::leak(Box::new(inserter));
+        let again = move |_: &Inserted| drop(inserter.insert_many([port(2)], 2).unwrap());
+        inserter.insert_outcomes(vec![Ok(port(1))], 1, Box::new(again)).unwrap();
+        for context in [1, 2] {
+            let end = Event::AddressesInserted { inserter: inserter.id(), context, count: 1 };
+            assert_eq!(next(&events), end);
+        }
+        // In the caller's thread and in the inserter's own, whichever it is.
+        for round in 0..4 {
+            let panics = |_: &Inserted| panic!("a callback that panics");
+            inserter.insert_outcomes(vec![Ok(port(3))], 3, Box::new(panics)).unwrap();
+            inserter.start_service("127.0.0.1", "4", 4, Box::new(panics)).unwrap();
+            inserter.insert_many([port(5)], 5).unwrap();
+            for context in [3, 4, 5] {
+                let Event::AddressesInserted { context: of, .. } = next(&events) else { panic!("in round {round}") };
+                assert_eq!(of, context);
+            }
+        }
+        assert_eq!(vector.len(), 2 + 4 * 3);
     }
 
     #[test]

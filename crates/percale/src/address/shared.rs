@@ -170,7 +170,7 @@ impl Shared {
         if before & bit == 0 {
             let (at, len) = ((part + page * words) * size_of::<u64>(), words * size_of::<u64>());
             back(self.fd.as_fd(), at, len).map_err(|error| {
-                tracing::warn!(%error, "no memory for a shared address vector");
+                crate::later::later!(warn: %error, "no memory for a shared address vector");
                 AddressError::Full
             })?;
             count.store(before | bit, Ordering::Release);
@@ -205,7 +205,7 @@ impl Shared {
         let until = end.next_multiple_of(PAGE).min(self.layout.capacity);
         let bytes = |words: usize| words * size_of::<u64>();
         back(self.fd.as_fd(), bytes(self.layout.numbers + from), bytes(until - from)).map_err(|error| {
-            tracing::warn!(%error, "no memory for a shared address vector");
+            crate::later::later!(warn: %error, "no memory for a shared address vector");
             AddressError::Full
         })?;
         let words = self.words.slice(self.layout.numbers + from, until - from).ok_or(AddressError::Full)?;
@@ -234,7 +234,7 @@ impl Shared {
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {}
                 Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(AddressError::Busy),
                 Err(error) => {
-                    tracing::error!(%error, "a shared address vector cannot be locked");
+                    crate::later::later!(error: %error, "a shared address vector cannot be locked");
                     return Err(AddressError::Busy);
                 }
             }
@@ -255,7 +255,7 @@ impl Shared {
             writing.store(0, Ordering::Release);
         }
         if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
-            tracing::error!(%error, "a shared address vector cannot be unlocked");
+            crate::later::later!(error: %error, "a shared address vector cannot be unlocked");
         }
     }
 

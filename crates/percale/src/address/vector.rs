@@ -386,7 +386,7 @@ impl Shared {
             let died = shared.lock()?;
             lock.there = Some(shared);
             if died {
-                tracing::warn!("a process died while it changed a shared address vector: putting it in order");
+                crate::later::later!(warn: "a process died while it changed a shared address vector: putting it in order");
                 self.store.mend();
             }
         }

@@ -172,7 +172,7 @@ impl FixedLane {
                 moved
             }
             Err(LookupError::Registrar { range: pages, source }) => {
-                tracing::debug!(%pages, %source, "memory is not pinned for a transfer");
+                crate::later::later!(debug: %pages, %source, "memory is not pinned for a transfer");
                 self.ordinary.fetch_add(1, Ordering::Relaxed);
                 // SAFETY: the caller's promise.
                 unsafe { self.table.transfer(None, range, way, other.as_fd()) }

@@ -46,7 +46,7 @@ impl<T> Drop for Mapped<T> {
             // SAFETY: it is dropped once, here, and no device reaches it any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.value) },
             // Devices may still write it, so it stays memory of nobody else.
-            Err(error) => tracing::warn!(%error, "memory stays mapped for devices"),
+            Err(error) => crate::later::later!(warn: %error, "memory stays mapped for devices"),
         }
     }
 }

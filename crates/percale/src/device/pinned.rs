@@ -110,7 +110,7 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let memory = unsafe { Segment::new(address.cast(), len) };
     // SAFETY: as above; `unmap` ends the registration first.
     if let Err(error) = unsafe { driver.register_host(memory) } {
-        tracing::debug!(%error, "transfers go through memory that is not pinned, which is slower");
+        crate::later::later!(debug: %error, "transfers go through memory that is not pinned, which is slower");
     }
     Ok(memory)
 }
@@ -121,10 +121,10 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
 /// The memory came from [`map`], and no copy uses it.
 unsafe fn unmap(driver: &'static dyn Driver, memory: Segment) {
     if let Err(error) = driver.unregister_host(memory) {
-        tracing::debug!(%error, "memory was not registered any more");
+        crate::later::later!(debug: %error, "memory was not registered any more");
     }
     // SAFETY: mapped by `map`, whole; the caller promises that nothing uses it.
     if let Err(error) = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) } {
-        tracing::error!(%error, "munmap of pinned memory failed");
+        crate::later::later!(error: %error, "munmap of pinned memory failed");
     }
 }

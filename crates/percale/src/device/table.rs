@@ -183,7 +183,7 @@ impl Registrar for BufferTable {
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),
             // Then the slot is not used again, and the pages stay pinned.
-            Err(error) => tracing::warn!(slot, %error, "a fixed buffer cannot be unpinned"),
+            Err(error) => crate::later::later!(warn: slot, %error, "a fixed buffer cannot be unpinned"),
         }
     }
 }

@@ -11,7 +11,6 @@
 //! * `raw`: posting messages; `raw_remote`: accesses; `raw_collective`: collectives; `raw_triggered`: what a counter begins
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `operations`: those under way, with their buffers and who waits for them
-//! * `errands`: calls of the application's code, put off until no lock is held
 //! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
 //! * `builder`: opening an endpoint; `refused`: what calls return in a forked child
 //! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one; `sharing`: from the one
@@ -23,7 +22,6 @@ mod automatic;
 mod builder;
 pub mod connection;
 pub(crate) mod engine;
-pub(crate) mod errands;
 pub(crate) mod matching;
 pub(crate) mod operations;
 mod ownership;

@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::errands::Errands;
 use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
+use crate::errands::Errands;
 use crate::memory::buffer::Buffer;
 use crate::table::{Id, Table};
 

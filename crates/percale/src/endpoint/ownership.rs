@@ -16,6 +16,7 @@ use super::engine::{Engine, aside};
 use super::spin::{Budget, Step};
 use crate::completion::source::Undriven;
 use crate::completion::wait::Progress;
+use crate::later;
 use crate::memory::forked::Process;
 use crate::trigger::{Submissions, Transfer};
 
@@ -160,6 +161,7 @@ impl Owned {
     fn run_errands(&self) {
         let errands = self.engine.borrow_mut().core.operations.take_errands();
         errands.run();
+        later::flush();
     }
 }
 
@@ -173,7 +175,7 @@ impl Reach for Owned {
     fn run_here<C: Call>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
         let result = call.call(&mut engine);
-        let errands = engine.core.operations.has_errands();
+        let errands = engine.core.operations.has_errands() | later::any();
         drop(engine);
         if errands {
             self.run_errands();
@@ -386,6 +388,9 @@ impl Inner {
         let result = call.call(&mut state.engine);
         self.tell(&mut state);
         Self::leave(state);
+        if later::any() {
+            later::flush();
+        }
         result
     }
 

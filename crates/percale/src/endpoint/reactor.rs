@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use super::errands::{self, Errands};
+use crate::errands::{self, Errands};
 use crate::memory::forked::PerProcess;
 
 /// How long tasks sleep at most before one of them looks.

@@ -13,12 +13,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::errands;
 use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::errands;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 

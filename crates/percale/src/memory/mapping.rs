@@ -129,7 +129,7 @@ impl Drop for Mapping {
         }
         // SAFETY: the range is ours, whole, and nobody keeps its address beyond the mapping's life.
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
-            tracing::error!(%error, "munmap of a shared mapping failed");
+            crate::later::later!(error: %error, "munmap of a shared mapping failed");
         }
     }
 }

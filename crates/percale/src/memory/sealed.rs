@@ -86,13 +86,13 @@ impl Arena {
             // Refused where the system's settings rule huge pages out; then ordinary pages do.
             // SAFETY: the range is this arena's own new mapping; the advice changes no contents.
             let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
-            tracing::trace!(size, ?advised, "huge pages for an arena");
+            crate::later::later!(trace: size, ?advised, "huge pages for an arena");
         }
         // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's answer
         // tells whether every page is there.
         // SAFETY: as above.
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
-        tracing::trace!(size, ?filled, "page table of an arena");
+        crate::later::later!(trace: size, ?filled, "page table of an arena");
         back(fd.as_fd(), 0, size)?;
         let id = new_number().ok_or(AllocateError::Exhausted)?;
         Ok(Self { id, fd: Arc::new(fd), mapping })

@@ -170,7 +170,7 @@ fn in_huge_pages(words: &[AtomicU64], len: usize) -> Option<&[AtomicU64]> {
     // SAFETY: the range is memory of these words only; they stay what they are.
     let advised = unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxHugepage) };
     // Refused where the system's settings rule huge pages out; then ordinary pages do.
-    tracing::trace!(len, ?advised, "huge pages for words");
+    crate::later::later!(trace: len, ?advised, "huge pages for words");
     Some(words)
 }
 

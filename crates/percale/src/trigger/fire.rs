@@ -82,10 +82,20 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
     if !ours {
         return;
     }
+    let _dropping = Dropping;
     while let Some(due) = DROPPING.with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
         taken_back(due);
     }
-    DROPPING.with(|list| **list.borrow_mut() = None);
+}
+
+/// Whoever drops; if a panic ends that, what is left is dropped with its counters, and the next call begins anew.
+struct Dropping;
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        // Dropped outside of the borrow, since that may drop more.
+        drop(DROPPING.with(|list| list.borrow_mut().take()));
+    }
 }
 
 /// What will not begin ends so, for whoever waits for its end: the owner of a buffer, and who posted it to complete as any other. Of

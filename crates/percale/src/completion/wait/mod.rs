@@ -467,7 +467,7 @@ fn ring(event: &OwnedFd) {
     if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()))
         && error != Errno::AGAIN
     {
-        tracing::error!(%error, "a sleeping thread could not be woken");
+        crate::later::later!(error: %error, "a sleeping thread could not be woken");
     }
 }
 

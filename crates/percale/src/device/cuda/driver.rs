@@ -391,6 +391,6 @@ unsafe impl Driver for Cuda {
 /// What cannot be undone is told.
 pub(super) fn told(result: Result<(), DeviceError>) {
     if let Err(error) = result {
-        tracing::warn!(%error, "memory of a device");
+        crate::later::later!(warn: %error, "memory of a device");
     }
 }

@@ -93,8 +93,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Keeps what a closed endpoint left, until it is over.
 #[cold]
 pub(super) fn keep(aside: Aside) {
-    tracing::warn!(
-        "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
+    crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
     );
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -179,7 +179,7 @@ impl Core {
         if was_read != is_read {
             self.peers.count_stopped(is_read);
             let address = self.peers.get(from).address;
-            tracing::debug!(%address, is_read, "a peer uses up what may be kept for it");
+            crate::later::later!(debug: %address, is_read, "a peer uses up what may be kept for it");
         }
         if let Change::Tell(on) = change
             && is_up
@@ -277,7 +277,7 @@ impl Core {
         {
             held = held.saturating_sub(self.peers.get(oldest).budget.held);
             let address = self.peers.get(oldest).address;
-            tracing::warn!(%address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
+            crate::later::later!(warn: %address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
             for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
                 self.drop_held(kind, |from, _, _| from == oldest);
             }

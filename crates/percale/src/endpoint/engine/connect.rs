@@ -217,7 +217,7 @@ impl Engine {
             Notice::Replaced { serial, old, new } => {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
                     let (peer, address) = self.core.peers.identify(slot);
-                    tracing::info!(%address, ?old, ?new, "another incarnation answers at a peer's address");
+                    crate::later::later!(info: %address, ?old, ?new, "another incarnation answers at a peer's address");
                     if self.role.is_none() {
                         self.core.event(|| Event::PeerReplaced { peer, address });
                     }
@@ -225,7 +225,7 @@ impl Engine {
                 }
             }
             Notice::TurnedAway { from, error } => {
-                tracing::warn!(%from, %error, "a stranger was turned away");
+                crate::later::later!(warn: %from, %error, "a stranger was turned away");
             }
         }
     }
@@ -252,14 +252,14 @@ impl Engine {
         let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
         let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation, identity.proven)
         else {
-            tracing::debug!(peer = %identity.address, "somebody else connected to an endpoint of one connection");
+            crate::later::later!(debug: peer = %identity.address, "somebody else connected to an endpoint of one connection");
             bit.inspect(|bit| self.doorbell.release(*bit));
             return self.close_serial(serial);
         };
         let (transport, link) = match self.link(made, incarnation) {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(%error, peer = %identity.address, "an established connection cannot be used");
+                crate::later::later!(warn: %error, peer = %identity.address, "an established connection cannot be used");
                 bit.inspect(|bit| self.doorbell.release(*bit));
                 self.close_serial(serial);
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
@@ -353,7 +353,7 @@ impl Engine {
                 self.start_ticks();
                 let data = epoll::EventData::new_u64(slot.into());
                 if let Err(error) = epoll::add(&*self.epoll, tcp.as_fd(), data, epoll::EventFlags::IN) {
-                    tracing::error!(%error, "a socket cannot be watched");
+                    crate::later::later!(error: %error, "a socket cannot be watched");
                 }
             }
             AnyLink::Verbs(verbs) => self.watch_pair(slot, verbs),

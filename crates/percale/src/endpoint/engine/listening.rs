@@ -108,7 +108,7 @@ impl Engine {
         for number in thrown.unwrap_or_default() {
             let unanswered = Control::Rejected { why: Rejection::Unanswered, data: Vec::new() };
             if self.answer_request(number, &unanswered).is_ok() {
-                tracing::warn!("a request for a connection was thrown away unanswered");
+                crate::later::later!(warn: "a request for a connection was thrown away unanswered");
             }
         }
     }

@@ -318,7 +318,7 @@ impl Engine {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return any,
             Err(error) => {
-                tracing::error!(%error, "epoll_wait failed");
+                crate::later::later!(error: %error, "epoll_wait failed");
                 return any;
             }
         };

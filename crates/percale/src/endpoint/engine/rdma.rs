@@ -21,7 +21,7 @@ impl Engine {
         let watch = |fd: BorrowedFd<'_>, name: u64| {
             let data = epoll::EventData::new_u64(name);
             if let Err(error) = epoll::add(&*self.epoll, fd, data, epoll::EventFlags::IN) {
-                tracing::error!(%error, "a queue pair cannot be watched");
+                crate::later::later!(error: %error, "a queue pair cannot be watched");
             }
         };
         watch(link.completions(), slot.into());
@@ -32,7 +32,7 @@ impl Engine {
     pub(super) fn unwatch_pair(&self, link: &VerbsLink) {
         for fd in link.watches().chain([link.completions()]) {
             if let Err(error) = epoll::delete(&*self.epoll, fd) {
-                tracing::error!(%error, "a queue pair is still watched");
+                crate::later::later!(error: %error, "a queue pair is still watched");
             }
         }
     }

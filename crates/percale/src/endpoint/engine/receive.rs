@@ -264,7 +264,7 @@ impl Core {
             let dropped = self.drop_held(kind, |of, _, message| {
                 of == from && !matches!(message.body, Body::Whole(_) | Body::Short(_))
             });
-            tracing::debug!(dropped, "unexpected messages will never arrive");
+            crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
         self.peers.get_mut(from).left = true; // For all that is known; whoever needs to know looks.
     }

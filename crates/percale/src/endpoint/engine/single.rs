@@ -180,7 +180,7 @@ impl Engine {
     fn deadline(&self, after: Duration) -> Deadline {
         let timer = self.timer(after, None, super::ALARM);
         if let Err(error) = &timer {
-            tracing::warn!(%error, "no timer: who sleeps does not notice that a connection takes too long");
+            crate::later::later!(warn: %error, "no timer: who sleeps does not notice that a connection takes too long");
         }
         Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
     }

@@ -96,7 +96,7 @@ impl Armed {
         let mut fds = [rustix::event::PollFd::new(&**epoll, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => tracing::error!(%error, "poll failed"),
+            Err(error) => crate::later::later!(error: %error, "poll failed"),
         }
     }
 }
@@ -111,7 +111,7 @@ impl Armed {
 }
 
 fn no_looks(error: rustix::io::Errno) {
-    tracing::warn!(%error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
+    crate::later::later!(warn: %error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
 }
 
 impl Engine {

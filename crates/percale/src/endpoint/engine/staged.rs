@@ -184,7 +184,7 @@ impl Staged {
 
 /// Why an operation is not posted.
 pub(super) fn refused(error: DeviceError) -> PostError {
-    tracing::warn!(%error, "an operation on a device's memory was not posted");
+    crate::later::later!(warn: %error, "an operation on a device's memory was not posted");
     PostError::Device("the device's driver refused; the log says why", error.errno())
 }
 

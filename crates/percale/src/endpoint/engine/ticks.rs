@@ -32,7 +32,9 @@ impl Engine {
         let period = (tcp.timeout / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
         match self.timer(period, Some(period), TICKS) {
             Ok(fd) => self.ticks = Some(fd),
-            Err(error) => tracing::warn!(%error, "no timer: a host that vanishes is noticed by keepalive only"),
+            Err(error) => {
+                crate::later::later!(warn: %error, "no timer: a host that vanishes is noticed by keepalive only")
+            }
         }
     }
 

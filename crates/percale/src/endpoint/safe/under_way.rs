@@ -12,7 +12,8 @@ use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
-use crate::endpoint::{Endpoint, errands, reactor};
+use crate::endpoint::{Endpoint, reactor};
+use crate::errands;
 use crate::memory::buffer::Buffer;
 
 /// An operation under way.

@@ -7,7 +7,7 @@ use crate::memory::volatile::{Segment, Segments, View};
 
 /// What a peer is told.
 fn refused(error: DeviceError) -> Refusal {
-    tracing::warn!(%error, "an access to a device's memory failed");
+    crate::later::later!(warn: %error, "an access to a device's memory failed");
     match error {
         DeviceError::Driver { memory: true, .. } => Refusal::Memory,
         _ => Refusal::Fault,

@@ -83,7 +83,7 @@ impl Drop for Parked {
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {
-                tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
+                crate::later::later!(warn: "a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(one.memory.take());
                 // Nor is that of a window's region, which is parked by itself.
                 std::mem::forget(one.hold.take());

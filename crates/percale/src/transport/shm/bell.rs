@@ -242,7 +242,7 @@ impl Mapped {
         if rouse != Rouse::Event
             && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
         {
-            tracing::warn!(%error, "cannot wake the peer");
+            crate::later::later!(warn: %error, "cannot wake the peer");
         }
         if rouse != Rouse::Word {
             self.write_event();
@@ -260,7 +260,7 @@ impl Mapped {
         if let Err(error) = uninterrupted(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()))
             && error != Errno::AGAIN
         {
-            tracing::warn!(%error, "cannot wake the peer");
+            crate::later::later!(warn: %error, "cannot wake the peer");
         }
     }
 }
@@ -309,7 +309,7 @@ impl Bell {
         let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
-            Err(error) => tracing::error!(%error, "cannot sleep on the bell"),
+            Err(error) => crate::later::later!(error: %error, "cannot sleep on the bell"),
         }
     }
 

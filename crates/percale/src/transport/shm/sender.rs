@@ -283,7 +283,7 @@ impl Sender {
             return false;
         }
         if let Err(error) = self.pair.back_grown(self.side) {
-            tracing::warn!(%error, "no memory for a larger ring; staying with the small one");
+            crate::later::later!(warn: %error, "no memory for a larger ring; staying with the small one");
             self.growth = Growth::Failed;
             return false;
         }

@@ -153,7 +153,7 @@ impl Stream for Socket {
     fn release(&mut self) {
         // tcp(7): setting this option sends what is pending, whatever it was before.
         if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
-            tracing::debug!(%error, "what was held leaves when the kernel's time for it has passed");
+            crate::later::later!(debug: %error, "what was held leaves when the kernel's time for it has passed");
         }
     }
 }

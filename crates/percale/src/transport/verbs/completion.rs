@@ -91,7 +91,7 @@ impl Alarm {
         if let Some(connection) = self.connection.get()
             && let Err(error) = rustix::net::shutdown(&**connection, Shutdown::Both)
         {
-            tracing::debug!(%error, "a connection whose queue failed is over already");
+            crate::later::later!(debug: %error, "a connection whose queue failed is over already");
         }
     }
 }

@@ -225,7 +225,7 @@ impl Context {
             if unsafe { (self.library.ibv_get_async_event)(self.as_ptr(), &raw mut event) } != 0 {
                 return;
             }
-            tracing::debug!(device = self.name, event = event.event_type, "the device tells");
+            crate::later::later!(debug: device = self.name, event = event.event_type, "the device tells");
             if event.event_type == abi::EVENT_CQ_ERR {
                 self.queue_failed(event.element as usize);
             }
@@ -234,7 +234,7 @@ impl Context {
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 // It cannot be full: a device is lost a few times at most.
                 if let Err(error) = rustix::io::write(&self.gone, &1u64.to_ne_bytes()) {
-                    tracing::error!(%error, "not all links were told of their device's end");
+                    crate::later::later!(error: %error, "not all links were told of their device's end");
                 }
             }
             // SAFETY: the event was just read; what it is about is ended only after it is acknowledged (that call waits).
@@ -260,7 +260,7 @@ impl Context {
     #[cold]
     fn queue_failed(&self, queue: usize) {
         let alarm = self.alarms().get(&queue).and_then(Weak::upgrade);
-        tracing::error!(device = self.name, "a completion queue failed: its connection ends");
+        crate::later::later!(error: device = self.name, "a completion queue failed: its connection ends");
         if let Some(alarm) = alarm {
             alarm.ring();
         }
@@ -303,7 +303,7 @@ impl Drop for Context {
 /// Something could not be ended: it leaks, which is worth a line.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
-        tracing::error!(%error, "a verbs object cannot be ended");
+        crate::later::later!(error: %error, "a verbs object cannot be ended");
     }
 }
 

@@ -180,7 +180,7 @@ impl Wire {
         match queue.finish(TRIAL, limit, |one| self.completed(&one))? {
             Some(0) => Ok(()),
             Some(status) => {
-                tracing::debug!(status, "a queue pair's first message was not acknowledged");
+                crate::later::later!(debug: status, "a queue pair's first message was not acknowledged");
                 Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH))
             }
             None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
@@ -291,7 +291,7 @@ impl Wire {
     }
 
     fn fail(&mut self, why: Broken) {
-        tracing::debug!(%why, "a queue pair's connection failed");
+        crate::later::later!(debug: %why, "a queue pair's connection failed");
         self.failed.get_or_insert(why);
     }
 

@@ -11,6 +11,7 @@ mod groups;
 mod hostile;
 mod identity;
 mod lingering;
+mod logging;
 mod owned;
 mod pairs;
 mod parted;

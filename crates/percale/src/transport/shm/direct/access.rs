@@ -125,7 +125,7 @@ impl Initiator {
         if let Some(page) = self.path.page()
             && let Err(error) = page.prepare(entry)
         {
-            tracing::debug!(%error, "a key page cannot be read: accesses will be executed");
+            crate::later::later!(debug: %error, "a key page cannot be read: accesses will be executed");
             return Ok(Answer::Executed);
         }
         let (access, len) = (resolution.access(), resolution.len.get());

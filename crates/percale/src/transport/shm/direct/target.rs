@@ -104,8 +104,9 @@ impl Target {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,
             none => {
-                let made = ShmGrantee::new(link.pair, link.side, process)
-                    .inspect_err(|error| tracing::warn!(%error, "no page for keys: accesses will be executed"));
+                let made = ShmGrantee::new(link.pair, link.side, process).inspect_err(
+                    |error| crate::later::later!(warn: %error, "no page for keys: accesses will be executed"),
+                );
                 none.insert(Arc::new(made.ok()?))
             }
         };

@@ -226,7 +226,7 @@ impl ShmLink {
                 return;
             }
             if Instant::now() > until {
-                tracing::warn!("a peer did not confirm that it stopped copying");
+                crate::later::later!(warn: "a peer did not confirm that it stopped copying");
                 return;
             }
             std::thread::yield_now();

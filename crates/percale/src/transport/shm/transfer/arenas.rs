@@ -145,7 +145,7 @@ impl Arenas {
         };
         if let Err(error) = announced {
             // The next one that needs it tries again; this one goes another way.
-            tracing::debug!(%error, ?arena, "cannot hand out an arena");
+            crate::later::later!(debug: %error, ?arena, "cannot hand out an arena");
             return false;
         }
         self.given.push((arena, Arc::downgrade(fd)));
@@ -161,7 +161,8 @@ impl Arenas {
                 return true;
             }
             let told = announce(control, *arena, 0, None);
-            told.inspect_err(|error| tracing::debug!(%error, ?arena, "cannot take an arena back yet")).is_err()
+            told.inspect_err(|error| crate::later::later!(debug: %error, ?arena, "cannot take an arena back yet"))
+                .is_err()
         });
     }
 
@@ -260,14 +261,16 @@ impl Arenas {
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
                 if size as u64 > self.most.saturating_sub(self.mapped_bytes()) {
-                    tracing::warn!(size, ?arena, "a peer's arenas are larger than this machine's memory");
+                    crate::later::later!(warn: size, ?arena, "a peer's arenas are larger than this machine's memory");
                     return None;
                 }
                 let mapping = match sharing {
                     Sharing::Writable => Mapping::of(fd.as_fd(), size),
                     Sharing::ReadOnly => Mapping::read_only(fd.as_fd(), size),
                 };
-                mapping.inspect_err(|error| tracing::warn!(%error, ?arena, "cannot map a peer's arena")).ok()
+                mapping
+                    .inspect_err(|error| crate::later::later!(warn: %error, ?arena, "cannot map a peer's arena"))
+                    .ok()
             });
             self.mapped.push((arena, mapping.map(Arc::new)));
         }

@@ -116,7 +116,7 @@ impl Cma {
             Ok(whole) => whole,
             Err(error) => {
                 if !matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ESRCH | libc::EINTR)) {
-                    tracing::debug!(%error, "process_vm_readv is not allowed any more");
+                    crate::later::later!(debug: %error, "process_vm_readv is not allowed any more");
                     peer.by_file.store(true, Ordering::Relaxed);
                 }
                 false
@@ -146,7 +146,7 @@ impl Cma {
 
     #[cold]
     fn refuse(&self, error: &io::Error) {
-        tracing::warn!(%error, "the kernel copies to and from a peer no more: its data goes through the ring");
+        crate::later::later!(warn: %error, "the kernel copies to and from a peer no more: its data goes through the ring");
         self.0.refused.store(true, Ordering::Relaxed);
     }
 

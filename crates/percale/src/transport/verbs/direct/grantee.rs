@@ -155,7 +155,7 @@ impl VerbsGrantee {
         // window that it lies beneath. If the device does not end it, the revocation is not over.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
-            tracing::warn!(%error, len = memory.len(), "a region is not registered: its accesses are executed");
+            crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
             Located::Executed
         })
     }

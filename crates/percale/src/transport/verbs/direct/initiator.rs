@@ -297,7 +297,7 @@ impl Initiator {
                 State::Up(Lane::new(made.pair))
             }
             Err(error) => {
-                tracing::warn!(%error, "no queue pair for accesses: peers' processors execute them");
+                crate::later::later!(warn: %error, "no queue pair for accesses: peers' processors execute them");
                 match errno_of(&error) {
                     libc::EPERM => State::Off("this device allows too little for accesses".to_owned()),
                     _ => self.again(),
@@ -326,7 +326,7 @@ impl Initiator {
                     Err(errno) => {
                         making::end(wire.adapter.makers(), made);
                         let error = std::io::Error::from_raw_os_error(errno.cast_signed());
-                        tracing::debug!(%error, "the peer has no queue pair for accesses");
+                        crate::later::later!(debug: %error, "the peer has no queue pair for accesses");
                         if errno == libc::EPERM.cast_unsigned() {
                             State::Off("the peer executes all accesses".to_owned())
                         } else {

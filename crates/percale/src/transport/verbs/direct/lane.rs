@@ -100,7 +100,7 @@ impl Lane {
         // SAFETY: the parts are a slot that no request under way has, or an operation's memory, lent until the operation completes,
         // which it does when this request is over, or its queue pair; and registered until then, too.
         if let Err(error) = unsafe { self.pair.post_remote(&access, &mut parts[..count]) } {
-            tracing::debug!(%error, "an access cannot be posted");
+            crate::later::later!(debug: %error, "an access cannot be posted");
             let mut flight = flight;
             local.end(&mut flight.uses);
             return Err(Unposted::Broken);
@@ -137,7 +137,7 @@ impl Lane {
     /// Makes everything under way complete, in error if it has not been done.
     pub(super) fn fail(&self) {
         if let Err(error) = self.pair.fail() {
-            tracing::debug!(%error, "a queue pair for accesses does not go into error");
+            crate::later::later!(debug: %error, "a queue pair for accesses does not go into error");
         }
     }
 }

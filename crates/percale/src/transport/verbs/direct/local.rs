@@ -67,7 +67,7 @@ mod registered {
                         uses[at] = Some(lane.hold(used));
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "an access is executed by its target");
+                        crate::later::later!(debug: %error, "an access is executed by its target");
                         self.end(&mut uses);
                         return None;
                     }

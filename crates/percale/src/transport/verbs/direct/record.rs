@@ -303,7 +303,7 @@ impl Record {
                 "a window is bound to it".to_owned()
             }
         };
-        tracing::error!(error, "a registration does not end");
+        crate::later::later!(error: error, "a registration does not end");
         self.fail();
     }
 
@@ -312,7 +312,7 @@ impl Record {
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
-            tracing::error!(%error, "what is revoked does not end, nor does its queue pair");
+            crate::later::later!(error: %error, "what is revoked does not end, nor does its queue pair");
         }
     }
 

@@ -92,7 +92,7 @@ impl Target {
 
     fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>, using: Option<Using>) -> io::Result<End> {
         let (domain, made) =
-            result.inspect_err(|error| tracing::warn!(%error, "no queue pair for a peer's accesses"))?;
+            result.inspect_err(|error| crate::later::later!(warn: %error, "no queue pair for a peer's accesses"))?;
         let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
         drop(grantee.change_pair(Some(made.pair)));
         Ok(made.ours)

@@ -174,7 +174,7 @@ impl Windows {
         let window = match self.spare.iter().rposition(|window| !used(window.next_key())) {
             Some(at) => self.spare.swap_remove(at),
             None => Window::new(domain, self.using.kind).map_err(|error| {
-                tracing::warn!(%error, "the device gives no window: accesses are executed");
+                crate::later::later!(warn: %error, "the device gives no window: accesses are executed");
                 (Unbound::Never, None)
             })?,
         };
@@ -250,7 +250,7 @@ impl Windows {
     /// The window, if the device does not deallocate it.
     pub(super) fn deallocate(window: Window) -> Result<(), Window> {
         window.end().map_err(|(window, error)| {
-            tracing::error!(%error, "a window is not deallocated");
+            crate::later::later!(error: %error, "a window is not deallocated");
             window
         })
     }
@@ -265,7 +265,7 @@ impl Windows {
     fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
         self.next += 1;
         if let Err(error) = post(self.next) {
-            tracing::error!(%error, "a window's request is not posted");
+            crate::later::later!(error: %error, "a window's request is not posted");
             return Err(Unbound::Never);
         }
         self.under_way += 1;
@@ -319,12 +319,12 @@ impl Windows {
 
     fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
         let pause = PAUSE * (1 << self.failures.min(DOUBLED));
-        tracing::error!(why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
+        crate::later::later!(error: why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
         self.failures += 1;
         (self.refuses, self.broken) = (Some(Instant::now() + pause), true);
         // What was posted must not be done later.
         if let Err(error) = pair.fail() {
-            tracing::error!(%error, "its queue pair does not go into error");
+            crate::later::later!(error: %error, "its queue pair does not go into error");
         }
         Unbound::Never
     }

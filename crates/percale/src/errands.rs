@@ -11,39 +11,47 @@ use std::task::Waker;
 #[derive(Debug, Default)]
 #[must_use = "tasks wait to be woken"]
 pub(crate) struct Errands {
-    wake: Vec<Waker>,
-    discard: Vec<Waker>,
+    list: Vec<Errand>,
+}
+
+#[derive(Debug)]
+enum Errand {
+    Wake(Waker),
+    Discard(Waker),
 }
 
 impl Errands {
     /// A task is to be woken.
     #[inline]
     pub(crate) fn wake(&mut self, waker: Option<Waker>) {
-        self.wake.extend(waker);
+        self.list.extend(waker.map(Errand::Wake));
     }
 
     /// A waker is no longer needed.
     #[inline]
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {
-        self.discard.extend(waker);
+        self.list.extend(waker.map(Errand::Discard));
     }
 
     /// These, too.
     pub(crate) fn append(&mut self, mut other: Self) {
-        self.wake.append(&mut other.wake);
-        self.discard.append(&mut other.discard);
+        self.list.append(&mut other.list);
     }
 
     /// Whether there is nothing to do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.wake.is_empty() && self.discard.is_empty()
+        self.list.is_empty()
     }
 
     /// Does everything. Called without any lock, and without the borrow of an engine.
     pub(crate) fn run(self) {
-        self.wake.into_iter().for_each(wake);
-        self.discard.into_iter().for_each(discard);
+        for errand in self.list {
+            match errand {
+                Errand::Wake(waker) => wake(waker),
+                Errand::Discard(waker) => discard(waker),
+            }
+        }
     }
 }
 

@@ -1,0 +1,126 @@
+//! Log events of code that runs under a lock, emitted when the lock is no longer held.
+//!
+//! A subscriber of `tracing` is the application's code: it may call the library, and it may panic. Code that may run while an engine is borrowed
+//! or locked, or a table is half changed, therefore notes its events with [`later!`], and [`flush`] emits them: at the end of every call of
+//! an endpoint, in the loops of the library's threads, and when a thread ends. Not even the subscriber's filter is asked before. A
+//! panic of the subscriber ends at the event that it came from.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::errands::contained;
+
+/// Events that a thread keeps; more are lost.
+const LIMIT: usize = 256;
+
+/// Events that wait in any thread.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+type Event = Box<dyn FnOnce()>;
+
+/// The events of one thread.
+struct Events(RefCell<Vec<Event>>);
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        emit_all(std::mem::take(&mut *self.0.borrow_mut()));
+    }
+}
+
+thread_local! {
+    static EVENTS: Events = const { Events(RefCell::new(Vec::new())) };
+}
+
+/// Notes an event, which `emit` emits.
+#[cold]
+pub(crate) fn note(emit: impl FnOnce() + 'static) {
+    // A thread that is ending has no list any more, and its events are lost.
+    let noted = EVENTS.try_with(|events| {
+        let events = &mut *events.0.borrow_mut();
+        if events.len() < LIMIT {
+            events.push(Box::new(emit));
+            WAITING.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    noted.ok();
+}
+
+/// Whether any thread has events to emit. One load.
+#[inline(always)]
+pub(crate) fn any() -> bool {
+    WAITING.load(Ordering::Relaxed) != 0
+}
+
+/// Emits this thread's events. Called where it holds no lock.
+#[cold]
+pub(crate) fn flush() {
+    let events = EVENTS.try_with(|events| std::mem::take(&mut *events.0.borrow_mut()));
+    emit_all(events.unwrap_or_default());
+}
+
+fn emit_all(events: Vec<Event>) {
+    WAITING.fetch_sub(events.len(), Ordering::Relaxed);
+    for event in events {
+        contained("a log subscriber panicked", event);
+    }
+}
+
+/// As the macros of `tracing`, for code that may run under a lock: `later!(warn: %error, "what happened")`.
+macro_rules! later {
+    (@ $level:ident [$($done:tt)*] %$name:ident, $($rest:tt)*) => {{
+        let $name = $name.to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] ?$name:ident, $($rest:tt)*) => {{
+        let $name = format!("{:?}", $name);
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $name:ident = %$value:expr, $($rest:tt)*) => {
+        $crate::later::later!(@ $level [$($done)*] $name = $value, $($rest)*)
+    };
+    (@ $level:ident [$($done:tt)*] $name:ident = $value:expr, $($rest:tt)*) => {{
+        let $name = ($value).to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $name:ident, $($rest:tt)*) => {{
+        let $name = $name.to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $text:literal $(,)?) => {
+        $crate::later::note(move || tracing::$level!($($done)* $text))
+    };
+    ($level:ident: $($rest:tt)*) => { $crate::later::later!(@ $level [] $($rest)*) };
+}
+pub(crate) use later;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::path::Path;
+
+    /// What runs under the lock of an endpoint emits no events itself.
+    #[test]
+    fn code_under_locks_notes_its_events() {
+        fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    files(&path, found);
+                } else {
+                    found.push(path);
+                }
+            }
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = Vec::new();
+        for folder in ["endpoint/engine", "transport/shm", "transport/tcp", "transport/verbs", "transport/loopback"] {
+            files(&root.join(folder), &mut found);
+        }
+        assert!(found.len() > 50);
+        for path in found {
+            let text = std::fs::read_to_string(&path).unwrap();
+            for level in ["trace", "debug", "info", "warn", "error"] {
+                assert!(!text.contains(&format!("tracing::{level}!")), "{} logs under a lock", path.display());
+            }
+        }
+    }
+}
