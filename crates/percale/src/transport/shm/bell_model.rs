@@ -143,7 +143,7 @@ fn res_008_loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
         };
         let hostile = {
             let shared = Arc::clone(&shared);
-            loom::thread::spawn(move || drop(shared.page.must_wake())) // And rings nothing, since it is killed here.
+            loom::thread::spawn(move || _ = shared.page.must_wake()) // And rings nothing, since it is killed here.
         };
         shared.arm();
         let sleeps = !shared.arrived(0);
