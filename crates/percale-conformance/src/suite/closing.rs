@@ -71,18 +71,25 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
                 context,
                 flags: if context % 20 < 10 { flags } else { flags | OpFlags::FENCE },
             };
-            // SAFETY: the suite's memory lives as long as the process, and nothing is read from it here.
-            let result: Result<(), PostError> = unsafe {
-                match context % 10 {
-                    0 | 1 => endpoint.post_recv(&receive(None, short.segments(), flags)),
-                    2 => endpoint.post_recv(&receive(Some((context, 0)), short.segments(), flags)),
-                    3 => endpoint.post_recv(&receive(None, several, flags)),
-                    4 => endpoint.post_recv(&receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
-                    5 | 6 => endpoint.post_send(&send(short)),
-                    7 => endpoint.post_send(&send(long)),
-                    8 => endpoint.post_when(&Operation::Send(send(short)), &trigger, 1),
-                    _ => endpoint.post_when_written(&Operation::Send(send(short)), &variable),
-                }
+            let operation = match context % 10 {
+                0 | 1 => Operation::Receive(receive(None, short.segments(), flags)),
+                2 => Operation::Receive(receive(Some((context, 0)), short.segments(), flags)),
+                3 => Operation::Receive(receive(None, several, flags)),
+                4 => Operation::Receive(receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
+                7 => Operation::Send(send(long)),
+                _ => Operation::Send(send(short)),
+            };
+            // The suite's memory lives as long as the process, and nothing is read from it here.
+            let result: Result<(), PostError> = match (context % 10, &operation) {
+                // SAFETY: as said above.
+                (8, operation) => unsafe { endpoint.post_when(operation, &trigger, 1) },
+                // SAFETY: as said above.
+                (9, operation) => unsafe { endpoint.post_when_written(operation, &variable) },
+                // SAFETY: as said above.
+                (_, Operation::Receive(work)) => unsafe { endpoint.post_recv(work) },
+                // SAFETY: as said above.
+                (_, Operation::Send(work)) => unsafe { endpoint.post_send(work) },
+                _ => unreachable!("only messages are posted"),
             };
             match result {
                 Ok(()) => posted += 1,
