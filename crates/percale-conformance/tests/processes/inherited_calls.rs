@@ -122,8 +122,8 @@ pub(crate) fn parent() {
                 }
             });
         };
-        busy(&|shared, _, _| drop(shared.progress()));
-        busy(&|_, queue, _| drop(queue.read(&mut [Entry::default()])));
+        busy(&|shared, _, _| _ = shared.progress());
+        busy(&|_, queue, _| _ = queue.read(&mut [Entry::default()]));
         busy(&|_, _, events| {
             events.push(Event::Lost { count: 1 });
             drop(events.read());
