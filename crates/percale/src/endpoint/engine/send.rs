@@ -99,9 +99,11 @@ impl Engine {
             && peer.pending.is_empty()
             && !peer.offers_only
             && !peer.must_wait()
-            && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE)
-            && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
-        if direct && let Some(link) = &mut self.links[slot as usize] {
+            && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE);
+        if direct
+            && let Some(link) = &mut self.links[slot as usize]
+            && (!work.flags.contains(OpFlags::INJECT) || leaves_whole(link, work))
+        {
             match transmit(link, &mut self.core, slot, work, notify, || Posted::lent(*work)) {
                 Ok(()) => {
                     self.poller.sent(slot, link);
@@ -239,6 +241,12 @@ impl Engine {
             self.poller.waits(slot);
         }
     }
+}
+
+/// Whether nothing of an injected message is needed once its link has taken it. Any other is copied first.
+#[inline]
+fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
+    work.segments.len() <= link.frame_limit().min(INJECT_LIMIT) && !work.flags.intersects(ACKNOWLEDGED)
 }
 
 /// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it. `posted` is taken if the send

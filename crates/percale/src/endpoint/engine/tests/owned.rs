@@ -15,6 +15,7 @@ use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::Access;
+use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{PullError, Sink};
 use crate::trigger::{Condition, Operation};
 use crate::wire::head::{Flags, Kind};
@@ -50,6 +51,52 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
         }
         until(&[&a, &b], || a.engine(|engine| engine.core.sends.is_empty()).then_some(()));
     }
+}
+
+#[test]
+fn injected_messages_longer_than_a_frame_keep_their_bytes() {
+    let options = SimOptions { frame_limit: 64, window: 300, ..SimOptions::default() };
+    let network = Network::new(11, options);
+    let station = |host| {
+        let domain = Info::discover().unwrap().domain().simulated(&network).open().unwrap();
+        let vector = domain.address_vector().build().unwrap();
+        let events = EventQueue::default();
+        let endpoint = domain.endpoint().vector(&vector).event_queue(&events);
+        let endpoint = endpoint.bind(&format!("10.0.0.{host}:1")).unwrap();
+        Station { endpoint, vector, events, domain }
+    };
+    let (a, b) = (station(1), station(2));
+    let (to_b, _) = (a.peer(&b), b.peer(&a));
+    let arrives = |number: u64, len: usize| {
+        let before = b.finished();
+        let receive = b.endpoint.tagged_recv(number, 0, vec![0; 2048]).start().unwrap();
+        until(&[&a, &b], || {
+            network.advance(1000);
+            (b.finished() > before).then_some(())
+        });
+        assert!(
+            receive.wait().unwrap().to_vec() == vec![number as u8; len],
+            "message {number} is not what was injected"
+        );
+    };
+    a.endpoint.tagged_inject(to_b, 1, &[1; 8]).unwrap();
+    arrives(1, 8);
+    let acknowledged = [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE, OpFlags::MATCH_COMPLETE];
+    for number in 2..60 {
+        let len = [8, 64, 65, 94, 2048][number as usize % 5];
+        let bytes = Buffer::from(vec![number as u8; len]);
+        let flags = OpFlags::INJECT | acknowledged[number as usize % 3];
+        let segments = Segments::one(bytes.segment_for_send());
+        let work = SendWork { peer: to_b, segments, tag: Some(number), data: None, context: 0, flags };
+        a.engine(|engine| engine.post_send(&work, Notify::Silent)).unwrap();
+        drop(bytes);
+        let _heap = use_the_heap(len);
+        arrives(number, len);
+    }
+    until(&[&a, &b], || {
+        network.advance(1000);
+        a.engine(|engine| engine.core.sends.is_empty()).then_some(())
+    });
 }
 
 /// The next result.
