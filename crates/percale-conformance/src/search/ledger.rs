@@ -158,6 +158,8 @@ pub struct Operation {
     pub is_over: bool,
     /// Its endpoint was closed, or its handle is gone: it need not be reported any more, and may be once.
     pub is_closed: bool,
+    /// A shared receive that a closed member may have reported to its own queue, which went with it.
+    pub may_vanish: bool,
     /// It may fail because its peer went, or a connection was broken.
     pub may_fail: bool,
     /// The memory that it accesses may be nobody's to access any more.
@@ -172,7 +174,7 @@ impl Operation {
     /// Whether its end must be reported yet.
     #[must_use]
     pub const fn must_end(&self) -> bool {
-        !self.is_over && !self.is_closed && self.is_reported
+        !self.is_over && !self.is_closed && !self.may_vanish && self.is_reported
     }
 }
 
@@ -298,6 +300,22 @@ impl Ledger {
     pub fn pending(&self) -> Vec<u64> {
         let open = self.operations.iter().filter(|(_, operation)| operation.must_end());
         let mut ids: Vec<u64> = open.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// A member of the shared context was closed, and its own queue with it: what it reported there of shared receives is not read any more.
+    pub fn vanish(&mut self) {
+        for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
+            operation.may_vanish |= matches!(operation.what, "shared receive" | "shared multi-receive");
+        }
+    }
+
+    /// Shared receives that [may have vanished](Self::vanish), oldest first.
+    #[must_use]
+    pub fn vanished(&self) -> Vec<u64> {
+        let some = self.operations.iter().filter(|(_, operation)| !operation.is_over && operation.may_vanish);
+        let mut ids: Vec<u64> = some.map(|(id, _)| *id).collect();
         ids.sort_unstable();
         ids
     }

@@ -82,6 +82,10 @@ impl World {
         // Whatever was posted there may not end, but its memory is the application's again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
         self.ledger.harm(Some(Place(place as u32)), Some(life));
+        let seating = self.settings.seats[place];
+        if seating.pool && seating.queue.is_none() {
+            self.ledger.vanish();
+        }
         for id in theirs {
             if let Some(operation) = self.ledger.operation_mut(id) {
                 operation.is_closed = true;

@@ -59,6 +59,7 @@ impl World {
             is_cancelled: false,
             is_over: false,
             is_closed: false,
+            may_vanish: false,
             may_be_denied: false,
             must_be_denied: false,
             may_fail: harmed || self.settings.breaks || self.seats[place].was_closed,

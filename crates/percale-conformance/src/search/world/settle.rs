@@ -136,6 +136,14 @@ impl World {
 
     fn cancel_everything(&mut self) {
         let pool = self.pool.clone();
+        // Those that were still there are reported, as no member is closed any more.
+        for id in self.ledger.vanished() {
+            if pool.cancel(id)
+                && let Some(operation) = self.ledger.operation_mut(id)
+            {
+                (operation.is_cancelled, operation.may_vanish) = (true, false);
+            }
+        }
         for id in self.ledger.pending() {
             let Some(operation) = self.ledger.operation(id) else { continue };
             if operation.what.starts_with("safe") {
