@@ -438,6 +438,14 @@ impl Ledger {
         Ok(number)
     }
 
+    /// A message of so many bytes arrived, of which too few came to name it: any that fits may have been it.
+    pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
+        self.arrived += 1;
+        for message in self.messages.values_mut().filter(|message| message.arrivals == 0 && message.len == len) {
+            message.may_be_lost |= at.is_none_or(|at| message.to == at) && criteria.fits(message);
+        }
+    }
+
     /// A message that was looked at and left, or thrown away.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Optio
     let mut batch = Batch { runs: 0, done: Done::default(), next: seed, fault: None };
     let mut running = None;
     loop {
-        let silence = if kept.is_some() { SILENCE / 5 } else { SILENCE };
+        let silence = if kept.is_some() { SILENCE / 2 } else { SILENCE };
         let line = match said.recv_timeout(silence * crate::watchdog::patience()) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,

@@ -60,6 +60,18 @@ impl Groups {
         }
         any
     }
+
+    /// Whether a group to which nothing happened has not come about yet.
+    pub(super) fn is_forming(&self) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|group| !group.is_broken && !group.members.iter().all(|member| member.is_joined))
+    }
+
+    /// Members of the group that have joined.
+    pub(super) fn joined(&self) -> u64 {
+        let joined = self.current.iter().flat_map(|group| &group.members).filter(|member| member.is_joined);
+        joined.count() as u64
+    }
 }
 
 impl World {
@@ -265,10 +277,7 @@ impl World {
 
     /// Every group whose members all joined, and to which nothing happened, has come about.
     pub(super) fn look_at_groups(&self) -> Verdict {
-        let Some(group) = &self.groups.current else { return Ok(()) };
-        if group.is_broken || group.members.iter().all(|member| member.is_joined) {
-            return Ok(());
-        }
+        let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };
         let text =
             format!("all have joined group {}, nothing happened, and it did not come about: {group:?}", group.number);
         Err(Fault::new("group never formed", text))

@@ -451,7 +451,13 @@ impl World {
 
     fn took_report(&mut self, id: u64, report: &Report<'_>) -> Verdict {
         let number = report.data.or_else(|| payload::name_of(report.bytes));
-        let Some(number) = number else { return Ok(()) }; // A truncated message without data: nothing names it.
+        let Some(number) = number else {
+            // A truncated message without data: nothing names it.
+            if let Some(receive) = self.ledger.received_by(id).copied() {
+                self.ledger.arrived_nameless(None, &receive.criteria, report.len + report.overflow);
+            }
+            return Ok(());
+        };
         let at = self.ledger.operation(id).and_then(|operation| operation.at);
         let place = match at {
             Some(life) => self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life)),

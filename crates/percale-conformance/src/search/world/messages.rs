@@ -409,6 +409,8 @@ impl World {
         }
         let at_place = self.receiver(at, &operation, &entry)?;
         let Some(place) = at_place else {
+            let (came, over) = report.map_or_else(|error| (error.entry.len, error.overflow), |entry| (entry.len, 0));
+            self.ledger.arrived_nameless(None, &receive.criteria, (came + over) as usize);
             return if multi && !released { Ok(()) } else { self.over(id, result) };
         };
         if matches!(operation.what, "peek" | "claim") {
@@ -454,6 +456,8 @@ impl World {
         let life = operation.at.or(life).unwrap_or(crate::search::ledger::Life(u32::MAX));
         if multi || data.is_some() || len >= 8 {
             self.ledger.arrive((life, Place(place as u32)), id, &report)?;
+        } else {
+            self.ledger.arrived_nameless(Some(Place(place as u32)), &receive.criteria, len + overflow);
         }
         if multi && !released {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::search::waker;
 const ROUNDS: u32 = 400;
 
 /// The same in time, elsewhere.
-const QUIET: Duration = Duration::from_millis(1_500);
+const QUIET: Duration = Duration::from_secs(5);
 
 impl World {
     /// Brings the run to its end.
@@ -67,7 +67,7 @@ impl World {
     /// What changes while there is progress.
     fn state(&self) -> (usize, usize, u64) {
         let held = self.held.iter().flatten().filter(|held| !held.is_finished).count();
-        (self.ledger.pending().len(), held, self.ledger.arrivals())
+        (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined())
     }
 
     /// Makes progress until nothing changes; if wanted, with receives for all that comes.
@@ -103,7 +103,9 @@ impl World {
     }
 
     fn misses_anything(&self) -> bool {
-        self.missed().is_some() || self.ledger.pending().iter().any(|id| self.ledger.received_by(*id).is_none())
+        self.missed().is_some()
+            || self.groups.is_forming()
+            || self.ledger.pending().iter().any(|id| self.ledger.received_by(*id).is_none())
     }
 
     /// A message that was sent and has not arrived, and should have.
