@@ -493,8 +493,11 @@ impl Reactor {
         match registered {
             Ok(meeting) => {
                 setup.stage = Stage::Meeting;
-                setup.due = setup.due.min(Instant::now() + MEETING);
-                self.wake_at(setup.due, id);
+                // Without another way it may take as long as the whole attempt.
+                if setup.both().contains(HelloFlags::TCP) {
+                    setup.due = setup.due.min(Instant::now() + MEETING);
+                    self.wake_at(setup.due, id);
+                }
                 setup.meeting = Some(meeting);
                 self.meet(setup)
             }

@@ -97,6 +97,19 @@ fn what_fails_at_the_meeting_degrades_to_tcp() {
 }
 
 #[test]
+fn con_003_a_slow_meeting_is_waited_for_where_tcp_is_forbidden() {
+    let [one, two] = services();
+    let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = Transports::SHM));
+    let busy = b.bell.taken.lock().unwrap();
+    a.registration.connect(1, b.address());
+    // Longer than where the connection could go on over TCP.
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(busy);
+    assert_eq!(shm(a.up().link).side, 0);
+    assert_eq!(shm(b.up().link).side, 1);
+}
+
+#[test]
 fn a_full_doorbell_degrades_to_tcp() {
     let [one, two] = services();
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
