@@ -6,13 +6,15 @@
 //! message leaves a *note* for its member, which fills the receive at its progress. A member's message may be gone by then (its
 //! sender died, or a receive of the endpoint's own took it): the receive comes back and looks again.
 //!
+//! A receive is directed at a peer by an address, and a message comes from an incarnation. So endpoints report which incarnation they
+//! reach at which address: the source of its messages is one number for all endpoints, which stands for each of these addresses
+//! while any endpoint has a connection to it. What a peer says of its address that was not met there is no address at all.
+//!
 //! Locks: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls no engine.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use slab::Slab;
 
 use super::engine::peers::At;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
@@ -23,6 +25,8 @@ use crate::address::vector::AddressVector;
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segment, Segments};
+use crate::table::{Id, Table};
+use crate::transport::Connection;
 use crate::transport::shm::Bell;
 
 /// See the module.
@@ -35,15 +39,42 @@ pub(crate) struct Pool {
 struct State {
     /// Untagged and tagged.
     tables: [Matching<Waiting, Announced>; 2],
-    members: Slab<Member>,
-    /// What stands for whom in patterns.
-    sources: HashMap<At, u64>,
+    members: Table<Member>,
+    /// The sources that stand for addresses at which no other incarnation was met.
+    names: HashMap<At, u64>,
+    /// The incarnations to which some member has a connection.
+    up: HashMap<u128, Up>,
+    /// Addresses at which an incarnation was met that has the source of another address.
+    aliases: HashMap<At, u128>,
+    /// The sources of peers without an address, each of one member.
+    nameless: HashMap<(Id<Member>, Connection), u64>,
+    /// No source has this number or a higher one.
+    next_source: u64,
+    /// The number of the next receive.
+    next_receive: u64,
     /// That of the first member that has one.
     vector: Option<AddressVector>,
     /// A multi-receive buffer with less than this left takes no more messages.
     multi_minimum: usize,
     /// Ends that are to be reported by the next endpoint that joins: there was none.
     unreported: Vec<Note>,
+}
+
+/// An incarnation to which there are connections.
+#[derive(Debug)]
+struct Up {
+    source: u64,
+    /// Whose connections these are.
+    members: Vec<Id<Member>>,
+}
+
+/// The peer of a member's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) slot: Connection,
+    /// Where it was met; `None` if its address is only what it says.
+    pub(crate) at: Option<At>,
+    pub(crate) incarnation: u128,
 }
 
 /// A receive of the context.
@@ -54,6 +85,8 @@ pub(crate) struct Waiting {
     /// Its success is reported too.
     pub(crate) reports: bool,
     pub(crate) kind: Kind,
+    /// Younger ones have higher numbers.
+    number: u64,
 }
 
 /// What is special about a receive.
@@ -122,7 +155,7 @@ impl Many {
 /// A message that a member keeps.
 #[derive(Debug)]
 struct Announced {
-    member: usize,
+    member: Id<Member>,
     held: Held,
     len: u64,
 }
@@ -140,6 +173,8 @@ pub(crate) enum Note {
     Fill { tagged: bool, held: Held, receive: Waiting, pattern: Pattern },
     /// A receive waits for this peer.
     LookFor(PeerAddress),
+    /// A receive waits for the peer at this address, whose connection to another member ended.
+    LookAt(At),
     /// This receive was cancelled.
     Canceled { tagged: bool, receive: Waiting },
 }
@@ -168,10 +203,103 @@ impl Member {
 }
 
 impl State {
-    /// What stands for a peer.
-    fn source(&mut self, at: At) -> u64 {
-        let next = self.sources.len() as u64;
-        *self.sources.entry(at).or_insert(next)
+    /// The source of an address at which no other incarnation was met.
+    fn name(&mut self, at: At) -> u64 {
+        *self.names.entry(at).or_insert_with(|| {
+            self.next_source += 1;
+            self.next_source
+        })
+    }
+
+    /// The source of messages from an address.
+    fn source_at(&mut self, at: At) -> u64 {
+        let met = self.aliases.get(&at).and_then(|incarnation| self.up.get(incarnation)).map(|up| up.source);
+        met.unwrap_or_else(|| self.name(at))
+    }
+
+    /// The source of a message.
+    fn source_of(&mut self, member: Id<Member>, sender: Sender) -> u64 {
+        match (sender.at, self.up.get(&sender.incarnation)) {
+            (Some(_), Some(up)) => up.source,
+            (Some(at), None) => self.name(at),
+            (None, _) => *self.nameless.entry((member, sender.slot)).or_insert_with(|| {
+                self.next_source += 1;
+                self.next_source
+            }),
+        }
+    }
+
+    /// A member has a connection to an incarnation that it met at this address.
+    fn connected(&mut self, member: Id<Member>, at: At, incarnation: u128) {
+        self.aliases.remove(&at);
+        let source = self.name(at);
+        let up = self.up.entry(incarnation).or_insert_with(|| Up { source, members: Vec::new() });
+        up.members.push(member);
+        if up.source != source {
+            self.alias(at, incarnation);
+        }
+    }
+
+    /// An incarnation was met at one more address: receives directed at that take its messages.
+    fn alias(&mut self, at: At, incarnation: u128) {
+        let from = self.source_at(at);
+        let Some(to) = self.up.get(&incarnation).map(|up| up.source).filter(|to| *to != from) else { return };
+        self.aliases.insert(at, incarnation);
+        self.post_again(
+            |pattern, _| pattern.source == Source::From(from),
+            |source| {
+                if source == Source::From(from) { Source::From(to) } else { source }
+            },
+        );
+    }
+
+    /// A connection to an incarnation is over. The source that nobody can send from any more, if that was the last.
+    fn disconnected(&mut self, member: Id<Member>, incarnation: u128) -> Option<u64> {
+        let up = self.up.get_mut(&incarnation)?;
+        let position = up.members.iter().position(|other| *other == member)?;
+        up.members.swap_remove(position);
+        if !up.members.is_empty() {
+            return None;
+        }
+        let source = up.source;
+        self.up.remove(&incarnation);
+        self.aliases.retain(|_, other| *other != incarnation);
+        (!self.is_up(source)).then_some(source)
+    }
+
+    fn is_up(&self, source: u64) -> bool {
+        self.up.values().any(|up| up.source == source)
+    }
+
+    /// Takes the receives directed at a source.
+    fn directed(&mut self, source: u64) -> Vec<(bool, Waiting)> {
+        let [untagged, tagged] = &mut self.tables;
+        let untagged = untagged.drain_posted(Source::From(source)).map(|receive| (false, receive));
+        untagged.chain(tagged.drain_posted(Source::From(source)).map(|receive| (true, receive))).collect()
+    }
+
+    /// Posts the first receive that `pick` accepts, and all behind it, anew and in order, directed as `direct` says.
+    fn post_again(&mut self, pick: impl Fn(&Pattern, &Waiting) -> bool, direct: impl Fn(Source) -> Source) {
+        for tagged in [false, true] {
+            for (pattern, receive) in self.take_from(tagged, &pick) {
+                self.post(tagged, Pattern { source: direct(pattern.source), ..pattern }, receive);
+            }
+        }
+    }
+
+    /// Takes the first receive that `pick` accepts, and all behind it.
+    fn take_from(&mut self, tagged: bool, pick: impl Fn(&Pattern, &Waiting) -> bool) -> Vec<(Pattern, Waiting)> {
+        let (mut patterns, mut found) = (Vec::new(), false);
+        let taken: Vec<_> = self.tables[usize::from(tagged)]
+            .extract_posted(|pattern, receive| {
+                found = found || pick(&pattern, receive);
+                if found {
+                    patterns.push(pattern);
+                }
+                found
+            })
+            .collect();
+        patterns.into_iter().zip(taken).collect()
     }
 
     /// Takes what a message is to be put in.
@@ -218,11 +346,20 @@ impl State {
 
 impl Pool {
     pub(crate) fn new(multi_minimum: usize) -> Arc<Self> {
-        let (members, sources) = (Slab::new(), HashMap::new());
-        let tables = [Matching::new(), Matching::new()];
-        Arc::new(Self {
-            state: Mutex::new(State { tables, members, sources, vector: None, multi_minimum, unreported: Vec::new() }),
-        })
+        let state = State {
+            tables: [Matching::new(), Matching::new()],
+            members: Table::new(),
+            names: HashMap::new(),
+            up: HashMap::new(),
+            aliases: HashMap::new(),
+            nameless: HashMap::new(),
+            next_source: 0,
+            next_receive: 0,
+            vector: None,
+            multi_minimum,
+            unreported: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -269,7 +406,7 @@ impl Pool {
                 let context = u16::try_from(from.0.checked_shr(u64::BITS - bits).unwrap_or(0));
                 let (Some(address), Ok(context)) = (vector.lookup(from), context) else { return Err(unknown) };
                 state.members.iter().for_each(|(_, member)| member.tell(Note::LookFor(from)));
-                Source::From(state.source((address, context)))
+                Source::From(state.source_at((address, context)))
             }
         };
         let kind = match owned.take() {
@@ -278,7 +415,9 @@ impl Pool {
             None => Kind::Plain,
         };
         let reports = work.flags.contains(OpFlags::COMPLETION);
-        let receive = Waiting { segments: work.segments, context: work.context, reports, kind };
+        let number = state.next_receive;
+        state.next_receive += 1;
+        let receive = Waiting { segments: work.segments, context: work.context, reports, kind, number };
         state.post(work.tag.is_some(), Pattern { tag, ignore, source }, receive);
         Ok(())
     }
@@ -318,6 +457,38 @@ impl State {
         }
     }
 
+    /// The connections of this member are over. Whether the peers that none but it was connected to are there still is for those to find
+    /// out that were connected to them before.
+    fn leave(&mut self, member: Id<Member>) {
+        let theirs = |(incarnation, up): (&u128, &Up)| up.members.contains(&member).then_some(*incarnation);
+        let connected: Vec<_> = self.up.iter().filter_map(theirs).collect();
+        for incarnation in connected {
+            let mut left = None;
+            while let Some(source) = self.disconnected(member, incarnation) {
+                left = Some(source);
+            }
+            let Some(source) = left.filter(|source| self.awaits(*source)) else { continue };
+            let at = self.names.iter().filter(|(_, named)| **named == source).map(|(at, _)| *at);
+            let at: Vec<_> = at.collect();
+            for at in at {
+                self.members.iter().for_each(|(_, member)| member.tell(Note::LookAt(at)));
+            }
+        }
+    }
+
+    /// Whether a receive is directed at a source.
+    fn awaits(&mut self, source: u64) -> bool {
+        self.tables.iter_mut().any(|table| {
+            let mut any = false;
+            let look = |pattern: Pattern, _: &Waiting| {
+                any |= pattern.source == Source::From(source);
+                false
+            };
+            table.extract_posted(look).for_each(drop);
+            any
+        })
+    }
+
     fn take_where(&mut self, wanted: impl Fn(&Waiting) -> bool) -> Option<(bool, Waiting)> {
         let [untagged, tagged] = &mut self.tables;
         if let Some(receive) = untagged.cancel_where(&wanted) {
@@ -331,22 +502,22 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Membership {
     pool: Arc<Pool>,
-    id: usize,
+    id: Id<Member>,
     notes: Arc<Notes>,
 }
 
 impl Membership {
     /// The receive for a message that has arrived.
-    pub(crate) fn meet(&self, at: At, tagged: bool, tag: u64, len: u64) -> Option<Waiting> {
+    pub(crate) fn meet(&self, sender: Sender, tagged: bool, tag: u64, len: u64) -> Option<Waiting> {
         let mut state = self.pool.lock();
-        let source = state.source(at);
+        let source = state.source_of(self.id, sender);
         state.meet(tagged, Envelope { tag, source }, len)
     }
 
     /// As [`meet`](Self::meet), for a message that is kept here: without a receive it is announced.
-    pub(crate) fn announce(&self, at: At, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
+    pub(crate) fn announce(&self, sender: Sender, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
         let mut state = self.pool.lock();
-        let envelope = Envelope { tag, source: state.source(at) };
+        let envelope = Envelope { tag, source: state.source_of(self.id, sender) };
         let receive = state.meet(tagged, envelope, len);
         if receive.is_none() {
             state.tables[usize::from(tagged)].hold(envelope, Announced { member: self.id, held, len });
@@ -364,7 +535,14 @@ impl Membership {
                 drop(state);
                 return drop(receive);
             }
-            Kind::Plain | Kind::Safe(..) => return state.post(tagged, pattern, receive),
+            Kind::Plain | Kind::Safe(..) => {
+                // At its place, before those that were posted after it.
+                let number = receive.number;
+                let younger = state.take_from(tagged, |_, other| other.number > number);
+                state.post(tagged, pattern, receive);
+                younger.into_iter().for_each(|(pattern, receive)| state.post(tagged, pattern, receive));
+                return;
+            }
         };
         // Its part stays unused; the whole is released if that was the last.
         if many.done() {
@@ -372,13 +550,48 @@ impl Membership {
         }
     }
 
-    /// The receives that only this peer could have satisfied.
-    pub(crate) fn directed(&self, at: At) -> Vec<(bool, Waiting)> {
+    /// There is a connection to this peer.
+    pub(crate) fn connected(&self, peer: Sender) {
+        if let Some(at) = peer.at {
+            self.pool.lock().connected(self.id, at, peer.incarnation);
+        }
+    }
+
+    /// A connected peer was met at one more address.
+    pub(crate) fn met(&self, peer: Sender, at: At) {
+        self.pool.lock().alias(at, peer.incarnation);
+    }
+
+    /// A connected peer had no address, and was met at one: its messages are from there.
+    pub(crate) fn named(&self, peer: Sender) {
+        let Some(at) = peer.at else { return };
         let mut state = self.pool.lock();
-        let source = Source::From(state.source(at));
-        let [untagged, tagged] = &mut state.tables;
-        let untagged = untagged.drain_posted(source).map(|receive| (false, receive));
-        untagged.chain(tagged.drain_posted(source).map(|receive| (true, receive))).collect()
+        let before = state.nameless.remove(&(self.id, peer.slot));
+        state.connected(self.id, at, peer.incarnation);
+        let (Some(before), source) = (before, state.source_of(self.id, peer)) else { return };
+        for table in &mut state.tables {
+            let held: Vec<_> = table.extract_held(|envelope, _, _| envelope.source == before).collect();
+            held.into_iter().for_each(|(envelope, message)| _ = table.hold(Envelope { source, ..envelope }, message));
+        }
+        state.post_again(|pattern, _| pattern.source == Source::From(source), |source| source);
+    }
+
+    /// The connection to this peer is over. The receives that only it could have satisfied, if no other member is connected to it.
+    pub(crate) fn disconnected(&self, peer: Sender) -> Vec<(bool, Waiting)> {
+        let mut state = self.pool.lock();
+        if peer.at.is_none() {
+            state.nameless.remove(&(self.id, peer.slot));
+            return Vec::new();
+        }
+        let source = state.disconnected(self.id, peer.incarnation);
+        source.map_or_else(Vec::new, |source| state.directed(source))
+    }
+
+    /// No peer is met at this address. The receives directed at it, if no other member has met one there.
+    pub(crate) fn not_met(&self, at: At) -> Vec<(bool, Waiting)> {
+        let mut state = self.pool.lock();
+        let source = state.source_at(at);
+        if state.is_up(source) { Vec::new() } else { state.directed(source) }
     }
 
     /// Whether there are notes. One relaxed load.
@@ -397,7 +610,9 @@ impl Drop for Membership {
     /// Its messages go with it; receives that it was to fill look for others.
     fn drop(&mut self) {
         let mut state = self.pool.lock();
-        state.members.try_remove(self.id);
+        state.members.remove(self.id);
+        state.nameless.retain(|(member, _), _| *member != self.id);
+        state.leave(self.id);
         for table in &mut state.tables {
             table.extract_held(|_, _, message| message.member == self.id).for_each(drop);
         }
@@ -405,7 +620,7 @@ impl Drop for Membership {
         for note in self.notes.take() {
             match note {
                 Note::Fill { tagged, receive, pattern, .. } => self.give_back(tagged, pattern, receive),
-                Note::LookFor(_) => {}
+                Note::LookFor(_) | Note::LookAt(_) => {}
                 canceled @ Note::Canceled { .. } => self.pool.lock().tell_any(canceled),
             }
         }

@@ -157,9 +157,16 @@ impl Engine {
         if peer.is_specified()
             && self.role.is_none()
             && let Ok(slot) = self.core.peers.resolve(peer)
-            && self.core.peers.get(slot).lost
-            && self.core.peers.get(slot).state == State::Idle
         {
+            self.look_at_slot(slot);
+        }
+    }
+
+    /// As [`look_for`](Self::look_for), for the peer of a slot.
+    #[inline]
+    pub(super) fn look_at_slot(&mut self, slot: Connection) {
+        let peer = self.core.peers.get(slot);
+        if self.role.is_none() && peer.lost && peer.state == State::Idle {
             self.start_connecting(slot);
         }
     }
@@ -198,8 +205,10 @@ impl Engine {
                 }
                 match self.core.peers.with_incarnation(u128::from_be_bytes(incarnation.0)) {
                     Some(real) => {
+                        let had_address = self.core.peers.get(real).has_address();
                         self.core.peers.alias(slot, real);
                         if slot != real {
+                            self.core.shared_alias(slot, real, had_address);
                             self.core.redirect_receives(slot, real);
                             self.core.misnamed(slot, self.core.peers.get(real).address);
                         }
@@ -362,6 +371,7 @@ impl Engine {
             AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);
+        self.core.shared_connected(slot);
         self.poller.waits(slot); // A first look: the peer may have sent before we watched.
         self.cool();
         let counts = self.core.counters.remote();

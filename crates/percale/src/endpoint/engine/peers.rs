@@ -158,6 +158,11 @@ impl Peer {
             && !self.budget.owes()
     }
 
+    /// Whether its address leads to it.
+    pub(super) const fn has_address(&self) -> bool {
+        self.named
+    }
+
     /// Where it is.
     pub(super) const fn at(&self) -> At {
         (self.address, self.context)

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use super::kinds::is_tagged;
+use super::peers::State;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Held;
-use crate::endpoint::pool::{Kind, Many, Note, Waiting};
+use crate::endpoint::pool::{Kind, Many, Note, Sender, Waiting};
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::Head;
@@ -22,10 +23,9 @@ impl Core {
     #[inline(never)]
     pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
         let pool = self.pool.as_ref()?;
-        let peer = self.peers.get(from);
         let tagged = is_tagged(head.kind);
         let tag = if tagged { head.tag } else { 0 };
-        let waiting = pool.meet((peer.address, peer.context), tagged, tag, len)?;
+        let waiting = pool.meet(self.sender(from), tagged, tag, len)?;
         Some(self.shared_receive(waiting))
     }
 
@@ -34,13 +34,33 @@ impl Core {
     #[inline(never)]
     pub(super) fn announce(&mut self, tagged: bool, held: Held) {
         let (Some(pool), Some(message)) = (&self.pool, self.if_held(tagged, held)) else { return };
-        let peer = self.peers.get(message.0);
+        let sender = self.sender(message.0);
         let tag = if tagged { message.1 } else { 0 };
-        let Some(waiting) = pool.announce((peer.address, peer.context), tagged, tag, message.2, held) else { return };
+        let Some(waiting) = pool.announce(sender, tagged, tag, message.2, held) else { return };
         let receive = self.shared_receive(waiting);
         if let Some(message) = self.table(tagged).take(held) {
             self.fill(message, receive);
         }
+    }
+
+    /// The peer of a slot, as the pool knows it.
+    fn sender(&self, slot: Connection) -> Sender {
+        let peer = self.peers.get(slot);
+        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation }
+    }
+
+    /// Tells the pool of a connection.
+    pub(super) fn shared_connected(&self, slot: Connection) {
+        if let Some(pool) = &self.pool {
+            pool.connected(self.sender(slot));
+        }
+    }
+
+    /// Two slots turned out to be one peer: `slot` leads to `real`, which had an address before or has that of `slot` now.
+    pub(super) fn shared_alias(&self, slot: Connection, real: Connection, had_address: bool) {
+        let Some(pool) = &self.pool else { return };
+        let (peer, at) = (self.sender(real), self.peers.get(slot).at());
+        if had_address { pool.met(peer, at) } else { pool.named(peer) }
     }
 
     /// From whom, with which tag, and how long.
@@ -51,7 +71,7 @@ impl Core {
 
     /// A shared receive as one of ours.
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
-        let Waiting { segments, mut context, reports, kind } = waiting;
+        let Waiting { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Event } else { Notify::Silent };
         let place = self.place(&segments);
         let mut multi = None;
@@ -108,8 +128,13 @@ impl Core {
     /// Shared receives that only this peer could have satisfied end in error.
     pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
         let Some(pool) = &self.pool else { return };
-        let peer = self.peers.get(from);
-        for (tagged, waiting) in pool.directed((peer.address, peer.context)) {
+        let peer = self.sender(from);
+        let receives = match (self.peers.get(from).state, peer.at) {
+            (State::Up, _) => pool.disconnected(peer),
+            (_, Some(at)) => pool.not_met(at),
+            (_, None) => return,
+        };
+        for (tagged, waiting) in receives {
             self.end_shared(tagged, waiting, error, why);
         }
     }
@@ -153,6 +178,10 @@ impl Engine {
                     }
                 },
                 Note::LookFor(peer) => self.look_for(peer),
+                Note::LookAt(at) => {
+                    let slot = self.core.peers.real_slot(at);
+                    self.look_at_slot(slot);
+                }
                 Note::Canceled { tagged, receive } => {
                     self.core.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
                 }

@@ -106,6 +106,11 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
     }
 
+    /// Removes, in posting order, the receives that `pick` accepts. Those that the iterator was not asked for stay posted.
+    pub(crate) fn extract_posted(&mut self, pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
+        self.posted.extract(pick)
+    }
+
     /// Whether a message of this source is held, claimed or not. Looks at all of them.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
         self.unexpected.sources().any(|from| from == source)

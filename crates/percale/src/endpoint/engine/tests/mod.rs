@@ -17,6 +17,7 @@ mod pairs;
 mod parted;
 mod rdma;
 mod rdma_memory;
+mod shared;
 
 use std::time::{Duration, Instant};
 
