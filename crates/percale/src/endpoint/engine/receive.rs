@@ -10,7 +10,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::memory::volatile::Segment;
-use crate::table::{Id, Table};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::{Flags, Kind};
 
@@ -289,34 +289,31 @@ impl Core {
         if self.has_waited && self.cancel_waiting(context, notify_operation) {
             return true;
         }
-        let wanted = Identity::of(notify, context);
-        // One that a counter began, or that runs on memory in the place of a device's, goes by its number. The application
-        // may have others with the same context: the first that waits is meant, whichever it is.
-        let begun = |triggered: &Table<Triggered>, posted: u64| {
-            triggered.get(Id::from_u64(posted)).is_some_and(|begun| begun.is_meant(context, notify_operation))
-        };
+        self.cancel_posted(context, notify.class()) || self.has_waited && self.cancel_begun(context, notify_operation)
+    }
+
+    /// The same, of operations that a counter began, or that run on memory in the place of a device's: they go by their numbers.
+    #[cold]
+    fn cancel_begun(&mut self, context: u64, notify_operation: bool) -> bool {
+        let meant = |(_, begun): &(Id<Triggered>, &Triggered)| begun.is_meant(context, notify_operation);
+        let begun: Vec<u64> = self.triggered.iter().filter(meant).map(|(id, _)| id.to_u64()).collect();
+        begun.into_iter().any(|id| self.cancel_posted(id, Notify::Triggered.class()))
+    }
+
+    /// The same, of operations that go by this context in their class.
+    fn cancel_posted(&mut self, context: u64, class: u8) -> bool {
+        let ours = |posted: u64, notify: Notify| posted == context && notify.class() == class;
         for tagged in [false, true] {
-            let Self { messages, tagged: tagged_table, triggered, .. } = self;
-            let ours = |receive: &Receive| match receive.notify {
-                Notify::Triggered => begun(triggered, receive.context),
-                notify => Identity::of(notify, receive.context) == wanted,
-            };
-            let table = if tagged { tagged_table } else { messages };
-            if let Some(receive) = table.cancel_where(ours) {
+            let wanted = |receive: &Receive| ours(receive.context, receive.notify);
+            if let Some(receive) = self.table(tagged).cancel_where(wanted) {
                 self.cancel_receive(tagged, receive, "cancelled before a message came");
                 return true;
             }
         }
         for slot in 0..self.peers.len() as u32 {
             let pending = &mut self.peers.get_mut(slot).pending;
-            let triggered = &self.triggered;
-            let ours = |send: &Pending| {
-                send.entry().is_some_and(|entry| match send.notify {
-                    Notify::Triggered => begun(triggered, entry.context),
-                    notify => Identity::of(notify, entry.context) == wanted,
-                })
-            };
-            let first = pending.iter().position(ours);
+            let wanted = |send: &Pending| send.entry().is_some_and(|entry| ours(entry.context, send.notify));
+            let first = pending.iter().position(wanted);
             let Some(send) = first.and_then(|at| pending.remove(at)) else { continue };
             let Some(entry) = send.entry() else { continue };
             let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");

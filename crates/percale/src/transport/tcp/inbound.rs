@@ -40,9 +40,6 @@ const LONG_BYTES: usize = 16 << 10;
 /// Bytes received by one `poll`, so that receiving never keeps it from sending.
 const TURN_BYTES: usize = 1 << 20;
 
-/// Frames after which a `poll` receives no more: those of a peer that sends nothing but heads cost more than their bytes.
-const TURN_FRAMES: u32 = 256;
-
 /// The receiving half of a link.
 #[derive(Debug)]
 pub(super) struct Inbound {
@@ -52,8 +49,6 @@ pub(super) struct Inbound {
     /// The last frame was long: the next one may be, too, so little of it is received into the scratch.
     long: bool,
     said_bye: bool,
-    /// Frames handed over by this poll.
-    frames: u32,
 }
 
 /// A payload that is arriving.
@@ -68,7 +63,7 @@ struct Body {
 
 impl Inbound {
     pub(super) const fn new() -> Self {
-        Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false, frames: 0 }
+        Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false }
     }
 
     /// Receives what is there and tells the sink; returns whether anything was.
@@ -82,8 +77,7 @@ impl Inbound {
         sink: &mut impl Sink,
     ) -> Result<bool, Broken> {
         let mut turn = 0;
-        self.frames = 0;
-        while turn < TURN_BYTES && self.frames < TURN_FRAMES {
+        while turn < TURN_BYTES {
             let (result, asked) = if self.body.is_some() {
                 self.read_body(from, scratch, pulls)
             } else {
@@ -102,7 +96,8 @@ impl Inbound {
             };
             turn += received;
             self.accept(received, scratch, pulls, me, sink)?;
-            if received < asked {
+            // Short frames cost more than their bytes: of those one scratch is enough for a turn.
+            if received < asked || self.body.is_none() {
                 break;
             }
         }
@@ -191,7 +186,6 @@ impl Inbound {
         while let Some((head, rest)) = parse(bytes)? {
             let len = head.len as usize;
             if let Some((payload, next)) = rest.split_at_checked(len) {
-                self.frames = self.frames.wrapping_add(1);
                 self.long = len >= LONG_BYTES;
                 self.whole(&head, payload, pulls, me, sink)?;
                 bytes = next;
