@@ -626,3 +626,7 @@ impl Drop for Membership {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "pool_tests.rs"]
+mod tests;

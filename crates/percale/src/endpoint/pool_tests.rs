@@ -1,0 +1,101 @@
+//! A pool and its members, without endpoints.
+
+use super::*;
+use crate::SharedReceive;
+
+/// A member, and the number of a message of its own.
+fn member(shared: &SharedReceive) -> (Membership, Held) {
+    let held = Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ());
+    (shared.pool.join(None, &Arc::new(Bell::new().unwrap())), held)
+}
+
+/// A peer that was met nowhere.
+fn sender() -> Sender {
+    Sender { slot: 1, at: None, incarnation: 7 }
+}
+
+fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) {
+    let work = ReceiveWork {
+        from: PeerAddress::UNSPECIFIED,
+        segments: Segments::one(segment),
+        tag: None,
+        context,
+        flags: flags | OpFlags::COMPLETION,
+    };
+    shared.pool.post(&work, &mut None).unwrap();
+}
+
+/// Gives back the receive that the only note is about.
+fn give_back(member: &Membership) {
+    match member.take_notes().pop() {
+        Some(Note::Fill { tagged, receive, pattern, .. }) => member.give_back(tagged, pattern, receive),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ctx_008_a_dropped_receive_whose_message_is_gone_takes_no_other() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    assert!(member.announce(sender(), false, 0, 8, held).is_none());
+    drop(shared.recv(vec![0; 8]).unwrap());
+    give_back(&member);
+    assert!(member.meet(sender(), false, 0, 8).is_none(), "it takes a message that nobody waits for");
+}
+
+#[test]
+fn ctx_007_a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    assert!(member.announce(sender(), false, 0, 8, held).is_none());
+    (0..4).for_each(|context| post(&shared, context, Segment::EMPTY, OpFlags::empty()));
+    give_back(&member);
+    for context in 0..4 {
+        assert_eq!(member.meet(sender(), false, 0, 8).map(|receive| receive.context), Some(context));
+    }
+}
+
+#[test]
+fn ctx_008_what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
+    let shared = SharedReceive::new();
+    post(&shared, 9, Segment::EMPTY, OpFlags::empty());
+    assert!(shared.cancel(9) && !shared.cancel(9));
+    // One that leaves without reading its notes passes them on.
+    drop(member(&shared));
+    let (member, _) = member(&shared);
+    let notes = member.take_notes();
+    assert!(matches!(&notes[..], [Note::Canceled { receive, .. }] if receive.context == 9), "{notes:?}");
+}
+
+#[test]
+fn ctx_008_a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
+    let shared = SharedReceive::new();
+    let (member, _) = member(&shared);
+    let mut buffer = Buffer::from(vec![0; 256]);
+    let whole = buffer.segment_for_receive().unwrap();
+    post(&shared, 1, whole, OpFlags::MULTI_RECEIVE);
+    for (used, len) in [(0, 0), (0, 16), (16, 0)] {
+        let part = member.meet(sender(), false, 0, len).unwrap();
+        let place = part.segments.as_slice()[0];
+        assert_eq!((place.as_ptr(), place.len() as u64), (whole.slice(used, 8).as_ptr(), len));
+    }
+}
+
+#[test]
+fn ctx_008_a_buffer_for_many_is_released_by_its_last_part() {
+    let mut buffer = Buffer::from(vec![0; 256]);
+    let whole = Segments::one(buffer.segment_for_receive().unwrap());
+    for _ in 0..2000 {
+        let (many, ends) = (Many::default(), Mutex::new(Vec::new()));
+        for _ in 0..2 {
+            many.part(&whole, 8, 64);
+        }
+        assert!(!many.close(), "two parts are in use");
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| many.end_part(|released| ends.lock().unwrap().push(released)));
+            }
+        });
+        assert_eq!(ends.into_inner().unwrap(), [false, true], "the end that releases it is the last in the queue");
+    }
+}
