@@ -64,6 +64,7 @@ pub(crate) fn check(place: &Place) -> Outcome<Findings> {
             let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
             println!("  {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
         }
+        of("left_out").iter().for_each(|known| println!("  left out: {}", known.as_str().unwrap_or_default()));
         println!("  seed {}", found["seed"]);
     }
     Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, format!("{operations} operations")))

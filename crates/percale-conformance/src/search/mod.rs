@@ -21,3 +21,7 @@ pub mod program;
 pub mod step;
 mod waker;
 pub mod world;
+
+/// What a run leaves out, since it is known to find something that is not settled yet. Each search prints it.
+pub const KNOWN: [&str; 1] =
+    ["leaving a group that has not formed, after which a group of the same members may not form (shm, seed 5155)"];

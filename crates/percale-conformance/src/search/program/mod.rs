@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use self::spawn::{Batch, batch};
+use super::KNOWN;
 use super::ledger::Fault;
 use super::step::{Plan, Transport};
 use super::world::Done;
@@ -178,6 +179,7 @@ fn search(options: &Options) -> ExitCode {
     let mut seed = options.seed;
     if !options.json {
         println!("seed {seed}; {:.1} minutes over {}", options.minutes, names(&options.transports));
+        KNOWN.iter().for_each(|known| println!("left out: {known}"));
     }
     'all: loop {
         for (transport, tally) in &mut tallies {
@@ -297,5 +299,7 @@ fn print_json(options: &Options, tallies: &[(Transport, Tally)], found: &[Found]
         )
     });
     let (transports, faults) = (transports.collect::<Vec<_>>().join(","), faults.collect::<Vec<_>>().join(","));
-    println!("{{\"seed\":{},\"transports\":[{transports}],\"faults\":[{faults}]}}", options.seed);
+    let known = KNOWN.iter().map(|known| quoted(known)).collect::<Vec<_>>().join(",");
+    let seed = options.seed;
+    println!("{{\"seed\":{seed},\"left_out\":[{known}],\"transports\":[{transports}],\"faults\":[{faults}]}}");
 }

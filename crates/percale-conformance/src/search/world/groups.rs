@@ -101,7 +101,11 @@ impl World {
             }
             GroupStep::Post => self.post_of_group(at, life),
             GroupStep::Leave => {
+                self.look_at_events()?;
                 let Some(group) = &mut self.groups.current else { return Ok(()) };
+                if group.members.iter().any(|member| !member.is_joined) {
+                    return Ok(()); // See `KNOWN`.
+                }
                 let id = group.members.iter().find(|member| member.life == life).and_then(|member| member.id);
                 let Some(id) = id else { return Ok(()) };
                 group.is_broken = true;
