@@ -156,6 +156,38 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"shared");
 }
 
+/// A message that a shared receive was posted for stays that receive's, whatever its endpoint posts for itself before it makes progress.
+pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Fabric>() {
+    let world = World::<F>::new("receives of an endpoint take no message of a shared one");
+    for tag in [None, Some(5)] {
+        let mut from = 0;
+        for number in 0..3 {
+            from = world.send(0, 0, tag, &content(number, 100));
+        }
+        world.arrived(from, 0);
+        let shared: Vec<_> = (0..2)
+            .map(|_| match tag {
+                Some(tag) => world.shared.tagged_recv(tag, 0, vec![0; 100]).expect("a receive"),
+                None => world.shared.recv(vec![0; 100]).expect("a receive"),
+            })
+            .collect();
+        let endpoint = world.endpoints[0].as_ref().expect("it is open");
+        let own = match tag {
+            Some(tag) => endpoint.tagged_recv(tag, 0, vec![0; 100]).start().expect("a receive"),
+            None => endpoint.recv(vec![0; 100]).start().expect("a receive"),
+        };
+        world.until(|| own.is_ready());
+        for (number, receiving) in shared.into_iter().enumerate() {
+            same(
+                &world.end(receiving).expect("a message").to_vec(),
+                &content(number as u64, 100),
+                "a message of a shared receive",
+            );
+        }
+        same(&own.wait().expect("a message").to_vec(), &content(2, 100), "the third message");
+    }
+}
+
 /// Results go to the queue of the endpoint that received.
 pub fn ctx_007_raw_receives_report_where_they_were_received<F: Fabric>() {
     let world = World::<F>::new("raw receives report where they were received");

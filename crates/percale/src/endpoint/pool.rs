@@ -187,6 +187,11 @@ struct Notes {
 }
 
 impl Notes {
+    fn add(&self, note: Note) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        self.any.store(true, Ordering::Release);
+    }
+
     fn take(&self) -> Vec<Note> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
@@ -196,8 +201,7 @@ impl Notes {
 
 impl Member {
     fn tell(&self, note: Note) {
-        self.notes.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
-        self.notes.any.store(true, Ordering::Release);
+        self.notes.add(note);
         self.bell.wake();
     }
 }
@@ -598,6 +602,11 @@ impl Membership {
     #[inline]
     pub(crate) fn has_notes(&self) -> bool {
         self.notes.any.load(Ordering::Relaxed)
+    }
+
+    /// A note is for later.
+    pub(crate) fn keep_note(&self, note: Note) {
+        self.notes.add(note);
     }
 
     /// The notes, oldest first.

@@ -139,6 +139,44 @@ impl Core {
         }
     }
 
+    /// Does what the pool asks for that is about messages which are kept here, before a receive of the endpoint's own looks at them: a
+    /// message that was promised to a shared receive is that receive's, which would go behind later ones otherwise.
+    #[cold]
+    pub(super) fn keep_promises(&mut self) {
+        let Some(pool) = self.pool.as_ref().filter(|pool| pool.has_notes()) else { return };
+        for note in pool.take_notes() {
+            match note {
+                Note::LookFor(_) | Note::LookAt(_) => {
+                    if let Some(pool) = &self.pool {
+                        pool.keep_note(note);
+                    }
+                }
+                note => self.read_note(note),
+            }
+        }
+    }
+
+    /// A note about a receive.
+    fn read_note(&mut self, note: Note) {
+        match note {
+            Note::Fill { tagged, held, receive, pattern } => match self.table(tagged).take(held) {
+                Some(message) => {
+                    let receive = self.shared_receive(receive);
+                    self.fill(message, receive);
+                }
+                None => {
+                    if let Some(pool) = &self.pool {
+                        pool.give_back(tagged, pattern, receive);
+                    }
+                }
+            },
+            Note::Canceled { tagged, receive } => {
+                self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
+            }
+            Note::LookFor(_) | Note::LookAt(_) => {}
+        }
+    }
+
     /// A shared receive gets no message.
     fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
         let released = match &waiting.kind {
@@ -166,25 +204,12 @@ impl Engine {
         let Some(pool) = self.core.pool.as_ref().filter(|pool| pool.has_notes()) else { return false };
         for note in pool.take_notes() {
             match note {
-                Note::Fill { tagged, held, receive, pattern } => match self.core.table(tagged).take(held) {
-                    Some(message) => {
-                        let receive = self.core.shared_receive(receive);
-                        self.core.fill(message, receive);
-                    }
-                    None => {
-                        if let Some(pool) = &self.core.pool {
-                            pool.give_back(tagged, pattern, receive);
-                        }
-                    }
-                },
                 Note::LookFor(peer) => self.look_for(peer),
                 Note::LookAt(at) => {
                     let slot = self.core.peers.real_slot(at);
                     self.look_at_slot(slot);
                 }
-                Note::Canceled { tagged, receive } => {
-                    self.core.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
-                }
+                note => self.core.read_note(note),
             }
         }
         if !self.core.outbox.is_empty() {

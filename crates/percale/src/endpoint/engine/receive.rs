@@ -54,12 +54,18 @@ impl Core {
         let tagged = work.tag.is_some();
         let special = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD | OpFlags::MULTI_RECEIVE;
         if work.flags.intersects(special) {
+            self.keep_promises();
             return self.post_special(work, notify, tagged, &pattern);
         }
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
+        let mut found = self.table(tagged).find(&pattern);
+        if found.is_some() && self.pool.is_some() {
+            self.keep_promises();
+            found = self.table(tagged).find(&pattern);
+        }
         let table = self.table(tagged);
-        match table.find(&pattern).and_then(|held| table.take(held)) {
+        match found.and_then(|held| table.take(held)) {
             Some(message) => self.fill(message, receive),
             None => {
                 table.post(pattern, receive);
