@@ -28,10 +28,10 @@ fn flt_010_each_call_on_what_a_child_inherited_is_refused(kind: &str) {
 }
 
 /// A moment: no call on an inherited object waits for as long.
-const MOMENT: Duration = Duration::from_millis(100);
+pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 
 /// Makes a call in a forked child. It says whether it was refused.
-fn case(name: &str, call: impl FnOnce() -> bool) {
+pub(crate) fn case(name: &str, call: impl FnOnce() -> bool) {
     let child = fork(|| {
         // SAFETY: ends this child, and nothing else, if the call hangs.
         unsafe { libc::alarm(20) };
@@ -44,7 +44,7 @@ fn case(name: &str, call: impl FnOnce() -> bool) {
     println!("{name}: refused");
 }
 
-fn polled<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
+pub(crate) fn polled<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(out) => Some(out),
         Poll::Pending => None,

@@ -15,6 +15,7 @@ mod flood;
 mod hostile;
 mod inherited;
 mod inherited_calls;
+mod inherited_objects;
 mod named;
 mod onesided;
 mod resources;
@@ -70,6 +71,7 @@ fn helper() {
         ("scribbler", hostile::scribbler),
         ("parent", inherited::parent),
         ("inherited-calls", inherited_calls::parent),
+        ("inherited-objects", inherited_objects::parent),
         ("vector-holder", named::holder),
         ("vector-churner", named::churner),
         ("vector-reader", named::reader),

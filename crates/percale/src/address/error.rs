@@ -84,6 +84,9 @@ pub enum AddressError {
     /// The insertion was given up before it was done.
     #[error("the insertion was given up: its vector is being closed")]
     Canceled,
+    /// The process is a fork of the one that made the vector.
+    #[error("this process was forked from the one that made the address vector; make a vector of its own in it")]
+    Forked,
 }
 
 impl AddressError {
@@ -101,6 +104,7 @@ impl AddressError {
             Self::Open { errno, .. } => *errno,
             Self::Full => libc::ENOSPC,
             Self::Canceled => libc::ECANCELED,
+            Self::Forked => libc::ECHILD,
         }
     }
 }

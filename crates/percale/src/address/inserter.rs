@@ -48,6 +48,8 @@ struct Shared {
     vector: AddressVector,
     events: EventQueue,
     queue: Mutex<Queue>,
+    /// Whose it is: in a forked child a thread that is not there may hold the lock. `None` if that could not be found out.
+    process: Option<Process>,
     changed: Condvar,
 }
 
@@ -133,6 +135,7 @@ impl Inserter {
             vector: vector.clone(),
             events: events.clone(),
             queue: Mutex::default(),
+            process: Process::current().ok(),
             changed: Condvar::new(),
         };
         Self { shared: Arc::new(shared), worker: Mutex::new(None) }
@@ -232,7 +235,14 @@ impl Inserter {
         self.submit(Job { what: What::Symmetric { node, nodes, service, services }, context, done })
     }
 
+    fn is_here(&self) -> bool {
+        self.shared.process.is_none_or(Process::is_here)
+    }
+
     fn submit(&self, job: Job) -> Result<(), AddressError> {
+        if !self.is_here() {
+            return Err(AddressError::Forked);
+        }
         if self.shared.vector.options().read_only {
             return Err(AddressError::ReadOnly);
         }
@@ -338,6 +348,10 @@ impl Shared {
 
 impl Drop for Inserter {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // The insertions are the parent's, as is the thread.
+            return std::mem::forget(self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
         let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take();

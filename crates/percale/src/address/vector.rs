@@ -4,7 +4,8 @@
 //! index; a map gives values that the application must not interpret (they are indices too). An entry costs 8 bytes for
 //! an IPv4 address and 24 for an IPv6 address, and a symmetric range some 80 bytes, however long it is; who is connected
 //! is none of the vector's business. **Reads take no lock** (`table` says how that goes). Cloning gives another handle
-//! to the same vector.
+//! to the same vector. A forked child cannot change a vector of its parent's, and finds nothing in it, but for what a lookup
+//! reads in its own copy of the parent's memory.
 //!
 //! Looking for the number of an address ([`AddressVector::find`]) walks the table. That is the price of the small
 //! entries: an index would cost more than the table itself, for peers most of which are never heard from. It takes
@@ -14,7 +15,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use super::PeerAddress;
 use super::entry::{Entry, check};
@@ -25,6 +26,7 @@ use super::shared;
 use super::store::{Cell, Cells, Store};
 use super::symmetric::Symmetric;
 use super::table::Writer;
+use crate::memory::forked::ProcessMutex;
 
 pub use super::error::AddressError;
 
@@ -72,7 +74,7 @@ struct Shared {
     /// What of a number does not name a receive context.
     mask: u64,
     store: Store,
-    writing: Mutex<()>,
+    writing: ProcessMutex<()>,
     /// Tells other processes that this one has the vector.
     _presence: Option<OwnedFd>,
 }
@@ -126,7 +128,7 @@ impl AddressVector {
             return Err(AddressError::Base { base, bits });
         }
         let cells = store.cells.clone();
-        let (mask, writing) = (u64::MAX >> bits, Mutex::new(()));
+        let (mask, writing) = (u64::MAX >> bits, ProcessMutex::new(()));
         Ok(Self { shared: Arc::new(Shared { options, mask, store, writing, _presence: presence }), cells })
     }
 
@@ -216,6 +218,7 @@ impl AddressVector {
     /// # Errors
     /// As [`insert`](Self::insert).
     pub fn insert_service(&self, node: &str, service: &str) -> Result<PeerAddress, AddressError> {
+        self.shared.check_process()?;
         self.insert(name::resolve_service(node, service, self.shared.options.family)?)
     }
 
@@ -233,6 +236,7 @@ impl AddressVector {
         service: &str,
         services: usize,
     ) -> Result<Inserted, AddressError> {
+        self.shared.check_process()?;
         let family = self.shared.options.family;
         let blocks = Symmetric { node, nodes, service, services }
             .blocks(family, |name, port| name::resolve_port(name, port, family))?;
@@ -260,6 +264,7 @@ impl AddressVector {
     }
 
     fn resolved(&self, address: &impl Name) -> Result<SocketAddr, AddressError> {
+        self.shared.check_process()?;
         let address = address.resolve(self.shared.options.family)?;
         check(&address).map(|()| address)
     }
@@ -290,12 +295,14 @@ impl AddressVector {
     /// Of an IPv4 address of a range, or of a vector that is shared.
     #[inline(never)]
     fn lookup_v4(&self, peer: PeerAddress) -> Option<(Ipv4Addr, u16)> {
+        self.shared.check_process().ok()?;
         self.shared.store.load_v4(self.index(peer)?)
     }
 
     /// Of any address.
     #[inline(never)]
     fn lookup_otherwise(&self, peer: PeerAddress) -> Option<SocketAddr> {
+        self.shared.check_process().ok()?;
         self.shared.store.load(self.index(peer)?)
     }
 
@@ -304,6 +311,7 @@ impl AddressVector {
     /// # Errors
     /// If it is not in the vector.
     pub fn remove(&self, peer: PeerAddress) -> Result<(), AddressError> {
+        self.shared.check_process()?;
         let index = self.index(peer).ok_or(AddressError::Unknown(peer))?;
         let (_lock, mut writer) = self.shared.write()?;
         if writer.remove(index)? { Ok(()) } else { Err(AddressError::Unknown(peer)) }
@@ -313,6 +321,7 @@ impl AddressVector {
     /// time in proportion to the entries that are not in ranges.
     #[must_use]
     pub fn find(&self, address: SocketAddr) -> Option<PeerAddress> {
+        self.shared.check_process().ok()?;
         self.shared.store.find(address).map(|index| self.number(index))
     }
 
@@ -321,6 +330,12 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {
+        if self.shared.writing.is_here() { self.changes_here() } else { 0 }
+    }
+
+    /// As [`changes`](Self::changes), for endpoints, which are not used in a forked child.
+    #[inline]
+    pub(crate) fn changes_here(&self) -> u64 {
         self.cells[Cell::Changes as usize].load(Ordering::Acquire)
     }
 
@@ -329,6 +344,12 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn removals(&self) -> u64 {
+        if self.shared.writing.is_here() { self.removals_here() } else { 0 }
+    }
+
+    /// As [`removals`](Self::removals), for endpoints, which are not used in a forked child.
+    #[inline]
+    pub(crate) fn removals_here(&self) -> u64 {
         self.cells[Cell::Removals as usize].load(Ordering::Acquire)
     }
 
@@ -336,12 +357,16 @@ impl AddressVector {
     /// counted from 0; `None` without a name. They are written as entries come. 64 bits each.
     #[must_use]
     pub fn numbers_in_memory(&self) -> Option<usize> {
+        self.shared.check_process().ok()?;
         self.shared.store.as_shared().map(shared::Shared::numbers)
     }
 
     /// Peers in the vector.
     #[must_use]
     pub fn len(&self) -> usize {
+        if !self.shared.writing.is_here() {
+            return 0;
+        }
         self.cells[Cell::Used as usize].load(Ordering::Acquire) as usize
     }
 
@@ -379,9 +404,16 @@ fn code_of(error: &std::io::Error) -> i32 {
 }
 
 impl Shared {
+    /// Refuses a forked child, where the lock may be held by a thread that is not there, shared words are not mapped, and a lock on their
+    /// file would be the parent's too.
+    #[inline]
+    fn check_process(&self) -> Result<(), AddressError> {
+        if self.writing.is_here() { Ok(()) } else { Err(AddressError::Forked) }
+    }
+
     /// The lock of writers, and who works under it; who works is to be dropped first.
     fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
-        let mut lock = Lock { _here: self.writing.lock().unwrap_or_else(PoisonError::into_inner), there: None };
+        let mut lock = Lock { _here: self.writing.lock().ok_or(AddressError::Forked)?, there: None };
         if let Some(shared) = self.store.as_shared() {
             let died = shared.lock()?;
             lock.there = Some(shared);

@@ -3,26 +3,29 @@
 //! The place of the group follows the places of its members ([`Follower`]): whatever endpoint feeds a member drives the group too,
 //! once, however many members it feeds; and whoever wakes a member's sleepers wakes the group's.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::{Arc, MutexGuard};
 
 use super::source::{Member, Source};
 use super::wait::{Follower, Progress, Wait};
+use crate::memory::forked::ProcessMutex;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) wait: Wait,
     /// Replaced, never changed, so that members are looked at without the lock.
-    members: Mutex<Arc<[Arc<Member>]>>,
+    members: ProcessMutex<Arc<[Arc<Member>]>>,
 }
 
 impl Group {
-    fn lock(&self) -> MutexGuard<'_, Arc<[Arc<Member>]>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The members; none in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, Arc<[Arc<Member>]>>> {
+        self.members.lock()
     }
 
     pub(super) fn members(&self) -> Arc<[Arc<Member>]> {
-        Arc::clone(&self.lock())
+        self.lock().map_or_else(|| Arc::from([]), |members| Arc::clone(&members))
     }
 
     /// Whether this is a member.
@@ -33,9 +36,9 @@ impl Group {
     /// Adds a member, if it is none. `None` if it was one.
     ///
     /// # Errors
-    /// If the system refuses to watch what feeds it.
-    pub(super) fn add(self: &Arc<Self>, source: Source) -> std::io::Result<Option<Arc<Member>>> {
-        let mut members = self.lock();
+    /// If the system refuses to watch what feeds it; in a forked child.
+    pub(super) fn add(self: &Arc<Self>, source: Source) -> io::Result<Option<Arc<Member>>> {
+        let mut members = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         if members.iter().any(|member| member.source.is_same(&source)) {
             return Ok(None);
         }
@@ -53,7 +56,7 @@ impl Group {
 
     /// Removes a member. `None` if it was none.
     pub(super) fn remove(self: &Arc<Self>, source: &Source) -> Option<Arc<Member>> {
-        let mut members = self.lock();
+        let mut members = self.lock()?;
         let gone = members.iter().find(|member| member.source.is_same(source)).cloned()?;
         *members = members.iter().filter(|member| !Arc::ptr_eq(member, &gone)).cloned().collect();
         drop(members);
@@ -74,7 +77,7 @@ impl Group {
 }
 
 impl Follower for Group {
-    fn attached(&self, driver: &Arc<dyn Progress>) -> std::io::Result<()> {
+    fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.wait.attach(driver)
     }
 

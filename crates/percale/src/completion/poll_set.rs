@@ -14,10 +14,11 @@
 //! ```
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use super::group::Group;
 use super::source::{Member, Source};
+use crate::memory::forked::ProcessMutex;
 
 /// Several sources, each with a value of the caller's that names it.
 ///
@@ -25,7 +26,7 @@ use super::source::{Member, Source};
 /// changed, or set, since the set last told so, or since the counter was added.
 pub struct PollSet<T> {
     group: Arc<Group>,
-    named: Mutex<Named<T>>,
+    named: ProcessMutex<Named<T>>,
 }
 
 struct Named<T> {
@@ -43,7 +44,7 @@ impl<T> std::fmt::Debug for PollSet<T> {
 
 impl<T> Default for PollSet<T> {
     fn default() -> Self {
-        Self { group: Arc::default(), named: Mutex::new(Named { list: Vec::new(), first: 0 }) }
+        Self { group: Arc::default(), named: ProcessMutex::new(Named { list: Vec::new(), first: 0 }) }
     }
 }
 
@@ -54,19 +55,20 @@ impl<T> PollSet<T> {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Named<T>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The names; none in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, Named<T>>> {
+        self.named.lock()
     }
 
     /// Adds a source under this name (fi_poll_add(3)). If it is a member already, only its name is changed.
     ///
     /// # Errors
-    /// If the system refuses to watch the descriptors of the endpoints that feed it.
+    /// If the system refuses to watch the descriptors of the endpoints that feed it; in a forked child.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
         let (source, name) = (source.into(), Arc::new(name));
         // Without the lock: whatever feeds the source is asked for its descriptor.
         let added = self.group.add(source.clone())?;
-        let mut named = self.lock();
+        let mut named = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         let replaced = match added {
             Some(member) if self.group.has(&member) => {
                 named.list.push((member, name));
@@ -86,7 +88,7 @@ impl<T> PollSet<T> {
     /// How many members there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().list.len()
+        self.lock().map_or(0, |named| named.list.len())
     }
 
     /// Whether there are none.
@@ -101,7 +103,7 @@ impl<T: Clone> PollSet<T> {
     pub fn remove(&self, source: impl Into<Source>) -> Option<T> {
         let source = source.into();
         self.group.remove(&source)?;
-        let mut named = self.lock();
+        let mut named = self.lock()?;
         let at = named.list.iter().position(|(member, _)| member.source.is_same(&source))?;
         let (_, name) = named.list.remove(at);
         drop(named);
@@ -112,7 +114,7 @@ impl<T: Clone> PollSet<T> {
     /// as there is room for, and returns how many. Where there are more, the next call begins with those.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
-        let mut named = self.lock();
+        let Some(mut named) = self.lock() else { return 0 };
         let (count, start) = (named.list.len(), named.first);
         let mut found = 0;
         let mut looked = 0;
@@ -131,7 +133,8 @@ impl<T: Clone> PollSet<T> {
                 into[found] = T::clone(&name);
                 drop(name);
                 found += 1;
-                named = self.lock();
+                let Some(again) = self.lock() else { break };
+                named = again;
             }
         }
         found

@@ -44,7 +44,7 @@ impl WaitSet {
     /// Adds a source; those who wait look at it from now on. False if it was a member already.
     ///
     /// # Errors
-    /// If the system refuses to watch the descriptors of the endpoints that feed it.
+    /// If the system refuses to watch the descriptors of the endpoints that feed it; in a forked child.
     pub fn add(&self, source: impl Into<Source>) -> io::Result<bool> {
         self.group.add(source.into()).map(|member| member.is_some())
     }

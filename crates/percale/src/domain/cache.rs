@@ -368,6 +368,13 @@ impl Domain {
         settings: &CacheSettings,
         registrar: R,
     ) -> Result<OpenedCache<R>, OpenError> {
+        if !self.inner.is_here() {
+            let source = std::io::Error::from_raw_os_error(libc::ECHILD);
+            return Err(OpenError::Kernel {
+                what: "the process that opened its domain, of which this one is a fork",
+                source,
+            });
+        }
         settings.open(registrar, self.inner.imported.get())
     }
 

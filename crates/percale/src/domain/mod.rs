@@ -224,11 +224,13 @@ impl Domain {
 
     /// Whether this domain's table lets an access of any peer through any endpoint pass: key, right, range (for tests and
     /// measurements; whoever makes accesses checks them so). Keys of windows of type 2 are for one pair, and do not pass.
+    /// False in a forked child.
     #[must_use]
     #[inline]
     pub fn allows(&self, name: crate::RemoteMemory, access: Access) -> bool {
         let crate::RemoteMemory { key, address, len } = name;
-        self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()
+        self.inner.keys.is_here()
+            && self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()
     }
 
     /// The transports that endpoints of this domain may use, best first.

@@ -4,18 +4,19 @@
 //! known before, and nobody reaches it. The memory belongs to the [`PendingRegion`] meanwhile (MR-065), which has no key to show
 //! (MR-062).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::Domain;
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
 use crate::memory::buffer::Buffer;
+use crate::memory::forked::ProcessMutex;
 use crate::memory::region::{Region, RegisterError, Registration, Terms};
 
 /// A region that is not there yet. Dropping it withdraws the registration: then there is no event.
 #[derive(Debug)]
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<ProcessMutex<State>>,
 }
 
 #[derive(Debug)]
@@ -44,9 +45,9 @@ impl PendingRegion {
     /// The region, or why there is none; once the event was read. `Err` gives this back: it was not.
     ///
     /// # Errors
-    /// If the event was not read yet.
+    /// If the event was not read yet. In a forked child the registration is over with [`RegisterError::Forked`].
     pub fn finish(self) -> Result<Result<Region, RegisterError>, Self> {
-        let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut state) = self.shared.lock() else { return Ok(Err(RegisterError::Forked)) };
         if matches!(*state, State::Waiting(_)) {
             drop(state);
             return Err(self);
@@ -72,11 +73,11 @@ impl Registration<'_> {
     ) -> Result<PendingRegion, EventQueueFull> {
         let (domain, terms) = self.parts();
         let asked = Asked { domain: domain.clone(), terms, memory: memory.into() };
-        let shared = Arc::new(Mutex::new(State::Waiting(Box::new(asked))));
+        let shared = Arc::new(ProcessMutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {
             let shared = waiting.upgrade()?; // Withdrawn, if it is not there.
-            let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = shared.lock()?;
             let State::Waiting(asked) = std::mem::replace(&mut *state, State::Taken) else { return None };
             let result = asked.register();
             let event = match &result {

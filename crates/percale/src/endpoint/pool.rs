@@ -24,6 +24,7 @@ use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
+use crate::memory::forked::ProcessMutex;
 use crate::memory::volatile::{Segment, Segments};
 use crate::table::{Id, Table};
 use crate::transport::Connection;
@@ -32,7 +33,7 @@ use crate::transport::shm::Bell;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    state: Mutex<State>,
+    state: ProcessMutex<State>,
 }
 
 #[derive(Debug)]
@@ -363,32 +364,47 @@ impl Pool {
             multi_minimum,
             unreported: Vec::new(),
         };
-        Arc::new(Self { state: Mutex::new(state) })
+        Arc::new(Self { state: ProcessMutex::new(state) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The state; none in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.lock()
     }
 
     /// An endpoint takes part, until its membership is dropped.
     pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, bell: &Arc<Bell>) -> Membership {
         let notes = Arc::new(Notes::default());
-        let mut state = self.lock();
-        state.vector = state.vector.take().or_else(|| vector.cloned());
         let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
-        state.unreported.drain(..).for_each(|note| member.tell(note));
-        let id = state.members.insert(member);
-        drop(state);
+        // A forked child's endpoint takes no part in what its parent has.
+        let id = match self.lock() {
+            Some(mut state) => {
+                state.vector = state.vector.take().or_else(|| vector.cloned());
+                state.unreported.drain(..).for_each(|note| member.tell(note));
+                state.members.insert(member)
+            }
+            None => Table::new().insert(member),
+        };
         Membership { pool: Arc::clone(self), id, notes }
+    }
+
+    /// Whether this is the process that made it, and not a fork of it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.state.is_here()
     }
 
     /// Releases multi-receive buffers once less than this many bytes are left.
     pub(crate) fn set_multi_minimum(&self, bytes: usize) {
-        self.lock().multi_minimum = bytes;
+        if let Some(mut state) = self.lock() {
+            state.multi_minimum = bytes;
+        }
     }
 
     /// Posts a receive; what it owns is taken if that succeeds.
     pub(crate) fn post(&self, work: &ReceiveWork, owned: &mut Option<(Owed, Buffer)>) -> Result<(), PostError> {
+        if !self.is_here() {
+            return Err(PostError::Forked);
+        }
         let many = work.flags.contains(OpFlags::MULTI_RECEIVE);
         if work.flags.intersects(OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
             return Err(PostError::Flags("a shared receive context cannot peek, claim or discard"));
@@ -400,7 +416,7 @@ impl Pool {
             return Err(PostError::Device("shared receives on a device's memory are not supported", libc::ENOSYS));
         }
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
-        let mut state = self.lock();
+        let mut state = self.lock().ok_or(PostError::Forked)?;
         let source = match work.from {
             PeerAddress::UNSPECIFIED => Source::Any,
             from => {
@@ -430,7 +446,7 @@ impl Pool {
     /// that joins, if there is none.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
-        let mut state = self.lock();
+        let Some(mut state) = self.lock() else { return false };
         let Some((tagged, receive)) = state.take_where(wanted) else { return false };
         if let Kind::Many(many) = &receive.kind
             && !many.close()
@@ -444,7 +460,7 @@ impl Pool {
     /// Takes back a receive that owns its buffer, if it has no message.
     pub(crate) fn withdraw(&self, owed: &Owed) -> Option<(Owed, Buffer)> {
         let ours = |waiting: &Waiting| matches!(&waiting.kind, Kind::Safe(other, _) if other.is(owed));
-        let (_, receive) = self.lock().take_where(ours)?;
+        let (_, receive) = self.lock()?.take_where(ours)?;
         match receive.kind {
             Kind::Safe(owed, buffer) => Some((owed, buffer)),
             _ => None,
@@ -513,14 +529,14 @@ pub(crate) struct Membership {
 impl Membership {
     /// The receive for a message that has arrived.
     pub(crate) fn meet(&self, sender: Sender, tagged: bool, tag: u64, len: u64) -> Option<Waiting> {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.lock()?;
         let source = state.source_of(self.id, sender);
         state.meet(tagged, Envelope { tag, source }, len)
     }
 
     /// As [`meet`](Self::meet), for a message that is kept here: without a receive it is announced.
     pub(crate) fn announce(&self, sender: Sender, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.lock()?;
         let envelope = Envelope { tag, source: state.source_of(self.id, sender) };
         let receive = state.meet(tagged, envelope, len);
         if receive.is_none() {
@@ -531,7 +547,7 @@ impl Membership {
 
     /// A receive whose message is gone looks for another.
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) {
-        let mut state = self.pool.lock();
+        let Some(mut state) = self.pool.lock() else { return };
         let many = match &receive.kind {
             Kind::Many(many) => many,
             // Nobody waits for it any more: it takes no other message.
@@ -556,20 +572,21 @@ impl Membership {
 
     /// There is a connection to this peer.
     pub(crate) fn connected(&self, peer: Sender) {
-        if let Some(at) = peer.at {
-            self.pool.lock().connected(self.id, at, peer.incarnation);
+        if let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) {
+            state.connected(self.id, at, peer.incarnation);
         }
     }
 
     /// A connected peer was met at one more address.
     pub(crate) fn met(&self, peer: Sender, at: At) {
-        self.pool.lock().alias(at, peer.incarnation);
+        if let Some(mut state) = self.pool.lock() {
+            state.alias(at, peer.incarnation);
+        }
     }
 
     /// A connected peer had no address, and was met at one: its messages are from there.
     pub(crate) fn named(&self, peer: Sender) {
-        let Some(at) = peer.at else { return };
-        let mut state = self.pool.lock();
+        let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) else { return };
         let before = state.nameless.remove(&(self.id, peer.slot));
         state.connected(self.id, at, peer.incarnation);
         let (Some(before), source) = (before, state.source_of(self.id, peer)) else { return };
@@ -582,7 +599,7 @@ impl Membership {
 
     /// The connection to this peer is over. The receives that only it could have satisfied, if no other member is connected to it.
     pub(crate) fn disconnected(&self, peer: Sender) -> Vec<(bool, Waiting)> {
-        let mut state = self.pool.lock();
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
         if peer.at.is_none() {
             state.nameless.remove(&(self.id, peer.slot));
             return Vec::new();
@@ -593,7 +610,7 @@ impl Membership {
 
     /// No peer is met at this address. The receives directed at it, if no other member has met one there.
     pub(crate) fn not_met(&self, at: At) -> Vec<(bool, Waiting)> {
-        let mut state = self.pool.lock();
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
         let source = state.source_at(at);
         if state.is_up(source) { Vec::new() } else { state.directed(source) }
     }
@@ -618,7 +635,7 @@ impl Membership {
 impl Drop for Membership {
     /// Its messages go with it; receives that it was to fill look for others.
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
+        let Some(mut state) = self.pool.lock() else { return };
         state.members.remove(self.id);
         state.nameless.retain(|(member, _), _| *member != self.id);
         state.leave(self.id);
@@ -630,7 +647,11 @@ impl Drop for Membership {
             match note {
                 Note::Fill { tagged, receive, pattern, .. } => self.give_back(tagged, pattern, receive),
                 Note::LookFor(_) | Note::LookAt(_) => {}
-                canceled @ Note::Canceled { .. } => self.pool.lock().tell_any(canceled),
+                canceled @ Note::Canceled { .. } => {
+                    if let Some(mut state) = self.pool.lock() {
+                        state.tell_any(canceled);
+                    }
+                }
             }
         }
     }

@@ -191,6 +191,9 @@ impl SharedReceiving {
     /// Whether it is over.
     #[must_use]
     pub fn is_ready(&self) -> bool {
+        if !self.pool.is_here() {
+            return true; // It is refused.
+        }
         let state = self.ticket.lock();
         state.taken || state.result.is_some()
     }
@@ -203,6 +206,9 @@ impl SharedReceiving {
 
     /// Cancels it; it then ends with [`ErrorCode::Canceled`], unless a message came first. Says whether it did.
     pub fn cancel(&self) -> bool {
+        if !self.pool.is_here() {
+            return false;
+        }
         let ours = Owed { ticket: Arc::clone(&self.ticket), paid: true };
         let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
         let error = ended(ErrorCode::Canceled, "cancelled before a message came");
@@ -213,6 +219,9 @@ impl SharedReceiving {
     }
 
     fn take_end(&self) -> Option<Result<Received, OperationError>> {
+        if !self.pool.is_here() {
+            return Some(Err(OperationError { cause: PostError::Forked.into(), buffer: None }));
+        }
         let mut state = self.ticket.lock();
         if state.taken {
             return Some(Err(OperationError::taken()));
@@ -227,6 +236,9 @@ impl Future for SharedReceiving {
     type Output = Result<Received, OperationError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.pool.is_here() {
+            return Poll::Ready(Err(OperationError { cause: PostError::Forked.into(), buffer: None }));
+        }
         let mut fresh = None;
         let (end, replaced) = loop {
             let mut state = self.ticket.lock();
@@ -253,6 +265,9 @@ impl Future for SharedReceiving {
 
 impl Drop for SharedReceiving {
     fn drop(&mut self) {
+        if !self.pool.is_here() {
+            return; // The receive is the parent's.
+        }
         let mut state = self.ticket.lock();
         let (taken, waker) = (std::mem::replace(&mut state.taken, true), state.waker.take());
         drop(state);

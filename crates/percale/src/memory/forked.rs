@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -81,6 +82,46 @@ fn page() -> io::Result<&'static AtomicU64> {
     unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
     // SAFETY: the page is mapped, aligned, zeroed and never unmapped, so it is an atomic for ever.
     Ok(unsafe { &*page.cast::<AtomicU64>() })
+}
+
+/// A lock that is taken only in the process that made it. At a fork another thread may hold it, in the middle of a change: a child would
+/// wait for ever, or find the value half changed. There [`lock`](Self::lock) returns `None` at once.
+#[derive(Debug)]
+pub(crate) struct ProcessMutex<T> {
+    /// `None` if the process could not be told apart from its forks: it is taken everywhere then.
+    process: Option<Process>,
+    value: Mutex<T>,
+}
+
+impl<T> ProcessMutex<T> {
+    /// A lock of this process.
+    pub(crate) fn new(value: T) -> Self {
+        Self { process: Process::current().ok(), value: Mutex::new(value) }
+    }
+
+    /// Whether this is the process that made it, and not a fork of it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process.is_none_or(Process::is_here)
+    }
+
+    /// Takes the lock; `None` in a forked child.
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, T>> {
+        if !self.is_here() {
+            return None;
+        }
+        Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The value, which nobody else can reach now.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for ProcessMutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
 }
 
 /// A value that each process has for itself. A forked child begins with a new one; its copy of its parent's, whose locks may be
@@ -156,8 +197,6 @@ pub(crate) fn in_a_child(f: impl FnOnce() -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     #[test]
@@ -192,6 +231,15 @@ mod tests {
         drop(locked);
         assert_eq!(*VALUE.get().unwrap().lock().unwrap(), 7);
         assert!(std::ptr::eq(VALUE.get_or_make().unwrap(), value));
+    }
+
+    #[test]
+    fn flt_010_a_child_waits_for_no_lock_that_it_inherited() {
+        let lock = ProcessMutex::new(3);
+        let held = lock.lock().unwrap();
+        assert!(in_a_child(|| lock.lock().is_none()));
+        drop(held);
+        assert_eq!(*lock.lock().unwrap(), 3);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
@@ -20,6 +20,7 @@ use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 use crate::endpoint::SharedEndpoint;
 use crate::endpoint::work::PostError;
+use crate::memory::forked::ProcessMutex;
 
 /// Why work was not queued.
 #[non_exhaustive]
@@ -140,7 +141,7 @@ impl Lines {
 /// The deferred work of a domain.
 #[derive(Debug)]
 pub(crate) struct Deferred {
-    lines: Mutex<Lines>,
+    lines: ProcessMutex<Lines>,
     /// Unlike that of any other domain that there ever was. A line remembers whose work came last
     /// ([`Waiting`](super::Waiting)), so the number of a domain that has ended must not become another's.
     /// `None` once all numbers are used up; such a domain defers nothing.
@@ -151,14 +152,17 @@ impl Default for Deferred {
     fn default() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
-        Self { lines: Mutex::default(), number: number.ok().and_then(NonZeroU32::new) }
+        Self { lines: ProcessMutex::default(), number: number.ok().and_then(NonZeroU32::new) }
     }
 }
 
 /// A domain that ends takes its work back: a counter whose line holds its own handle would stay for ever.
 impl Drop for Deferred {
     fn drop(&mut self) {
-        let lines = std::mem::take(self.lines.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !self.lines.is_here() {
+            return; // The work is the parent's.
+        }
+        let lines = std::mem::take(self.lines.get_mut());
         if let Some(number) = self.number {
             take_all_back(lines.all(), number);
         }
@@ -204,6 +208,7 @@ impl Domain {
     /// # Safety
     /// As of [`queue_work`](Self::queue_work).
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
+        self.check_process()?;
         let DeferredWork { work, counter, threshold, counting } = work;
         // What is refused leaves everything as it was: nobody makes progress by himself because of it.
         let mut user = None;
@@ -268,6 +273,7 @@ impl Domain {
     }
 
     fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
+        self.check_process()?;
         counter.automate()?;
         let mut id = None;
         self.defer(due, counter, threshold, |name| id = Some(name))?;
@@ -277,7 +283,7 @@ impl Domain {
     fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         let owner = self.owner().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
         // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
-        let mut lines = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.inner.deferred.lines.lock().ok_or(PostError::Forked)?;
         let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
             if !known {
                 lines.add(counter);
@@ -292,6 +298,11 @@ impl Domain {
         Ok(())
     }
 
+    /// Refuses a forked child: the work would be its parent's.
+    fn check_process(&self) -> Result<(), PostError> {
+        if self.inner.is_here() { Ok(()) } else { Err(PostError::Forked) }
+    }
+
     /// What this domain's work is marked with.
     fn owner(&self) -> Option<NonZeroU32> {
         self.inner.deferred.number
@@ -299,7 +310,7 @@ impl Domain {
 
     /// Takes queued work back (FI_CANCEL_WORK): it never begins. False if it has begun, or was taken back already.
     pub fn cancel_work(&self, work: &WorkId) -> bool {
-        let counter = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).at(work.counter);
+        let counter = self.inner.deferred.lines.lock().and_then(|lines| lines.at(work.counter));
         let Some(counter) = counter else { return false };
         let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.owner())).flatten();
         taken.is_some_and(|due| {
@@ -312,7 +323,7 @@ impl Domain {
     pub fn flush_work(&self, counter: Option<&Counter>) -> usize {
         let counters = match counter {
             Some(counter) => vec![counter.clone()],
-            None => self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).all(),
+            None => self.inner.deferred.lines.lock().map_or_else(Vec::new, |lines| lines.all()),
         };
         self.owner().map_or(0, |owner| take_all_back(counters, owner))
     }

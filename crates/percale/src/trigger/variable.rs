@@ -13,9 +13,10 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use crate::device::{Device, DeviceError, Driver, Mapped};
+use crate::memory::forked::ProcessMutex;
 
 /// So many places of variables that were not written are kept aside if no late store comes, or twice as many; each takes 64 bytes.
 const LATE: usize = 1 << 13;
@@ -54,7 +55,7 @@ impl Sheet {
 /// The variables of a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
-    free: Mutex<Free>,
+    free: ProcessMutex<Free>,
 }
 
 #[derive(Debug, Default)]
@@ -128,8 +129,9 @@ struct Inner {
 }
 
 impl Variables {
-    fn lock(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is free; nothing in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, Free>> {
+        self.free.lock()
     }
 
     /// One that has not been written, for threads.
@@ -151,7 +153,10 @@ impl Variables {
         places: impl Fn(&mut Free) -> &mut Vec<(Arc<Sheet>, usize)>,
         make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
     ) -> Result<Variable, E> {
-        let mut free = this.lock();
+        let Some(mut free) = this.lock() else {
+            // Its parent's places are not a child's to give: it is one of the child's own.
+            return Self::take_of(&Arc::default(), places, make);
+        };
         let (page, place) = match places(&mut free).pop() {
             Some(taken) => taken,
             None => {
@@ -169,7 +174,7 @@ impl Variables {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (page, place, value) = (Arc::clone(&self.page), self.place, self.value);
-        let mut free = self.of.lock();
+        let Some(mut free) = self.of.lock() else { return };
         if page.is_written(place, value) {
             free.give_back(page, place);
         } else {
@@ -262,7 +267,7 @@ mod tests {
         let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
         let again = places.iter().find(|variable| variable.address() == address).expect("the place serves again");
         assert!(!again.is_written() && again.value() > value);
-        assert_eq!(all.lock().places.len(), 0);
+        assert_eq!(all.lock().unwrap().places.len(), 0);
     }
     #[test]
     fn xpu_012_a_place_that_may_be_written_late_serves_nobody_else() {
@@ -284,9 +289,9 @@ mod tests {
         let all = Arc::new(Variables::default());
         for _ in 0..5 * LATE {
             drop(Variables::take(&all));
-            assert!(all.lock().late.len() <= 2 * LATE);
+            assert!(all.lock().unwrap().late.len() <= 2 * LATE);
         }
-        let free = all.lock();
+        let free = all.lock().unwrap();
         assert!(free.late.len() + free.places.len() <= 2 * LATE + PLACES);
         drop(free);
         let all = Arc::new(Variables::default());
@@ -294,8 +299,8 @@ mod tests {
             let variable = Variables::take(&all);
             variable.write();
             drop(variable);
-            assert!(all.lock().late.is_empty());
+            assert!(all.lock().unwrap().late.is_empty());
         }
-        assert_eq!(all.lock().places.len(), PLACES);
+        assert_eq!(all.lock().unwrap().places.len(), PLACES);
     }
 }

@@ -120,7 +120,8 @@ impl Use {
 
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
-        let counts = shared.table().grace.join();
+        // In a forked child a thread that is not there may hold the lock; a lane gives nothing there, so no grace period asks for it.
+        let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
         Self { shared, counts, alone: PhantomData }
     }
 

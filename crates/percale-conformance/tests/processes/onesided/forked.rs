@@ -16,7 +16,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 const LEN: u64 = 20_000;
 const BOTH: WindowAccess = WindowAccess::READ.union(WindowAccess::WRITE);
 
-/// The owner of two windows over one region. Told `fork`, it has a child that unbinds one, and drops all.
+/// The owner of two windows over one region. Told `fork`, it has a child that tries to unbind one, and drops all.
 pub(crate) fn window_owner() {
     let open = open_as_told();
     let mut region = Some(open.domain.register(content(1, LEN as usize), Access::empty()).expect("a region"));
@@ -34,7 +34,7 @@ pub(crate) fn window_owner() {
                     windows[0].as_mut().expect("a window").bind(region.as_ref().expect("a region"), 0..0, BOTH);
                 // What is taken here is the child's copy.
                 drop((windows[0].take(), windows[1].take(), region.take()));
-                unbound.is_ok()
+                unbound.is_err()
             });
             let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("its status");
             format!("{:?}", ended.1.exit_status())

@@ -3,8 +3,8 @@
 //! Who asks stays connected until it has its answer, or gives up; its request is good as long as that.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Engine;
 use super::role::Role;
@@ -12,6 +12,7 @@ use super::types::Action;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionRequest, Request};
 use crate::endpoint::ownership::WeakShared;
+use crate::memory::forked::ProcessMutex;
 use crate::transport::Connection;
 use crate::transport::shm::Bell;
 use crate::wire::control::{Control, Rejection};
@@ -41,14 +42,16 @@ pub(crate) struct Listening {
 #[derive(Debug)]
 pub(crate) struct Thrown {
     any: AtomicBool,
-    numbers: Mutex<Vec<u64>>,
+    numbers: ProcessMutex<Vec<u64>>,
     bell: Arc<Bell>,
 }
 
 impl Thrown {
     /// This request was thrown away, perhaps after it was answered.
     pub(crate) fn push(&self, number: u64) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        let Some(mut numbers) = self.numbers.lock() else { return }; // It is the parent's to answer.
+        numbers.push(number);
+        drop(numbers);
         self.any.store(true, Ordering::Release);
         self.bell.wake();
     }
@@ -57,7 +60,7 @@ impl Thrown {
         if !self.any.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner))
+        self.numbers.lock().map_or_else(Vec::new, |mut numbers| std::mem::take(&mut *numbers))
     }
 }
 
@@ -78,7 +81,8 @@ impl Engine {
 
     /// From now on requests can be answered through this.
     pub(crate) fn listen(&mut self, owner: WeakShared) {
-        let thrown = Thrown { any: AtomicBool::new(false), numbers: Mutex::default(), bell: Arc::clone(&self.bell) };
+        let thrown =
+            Thrown { any: AtomicBool::new(false), numbers: ProcessMutex::default(), bell: Arc::clone(&self.bell) };
         if let Some(listening) = self.listening() {
             (listening.owner, listening.thrown) = (Some(owner), Some(Arc::new(thrown)));
         }

@@ -239,7 +239,7 @@ impl Peers {
     /// As [`resolve`](Self::resolve), if it was looked up since the vector changed.
     #[inline]
     pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
-        if self.vector.as_ref()?.removals() != self.removals {
+        if self.vector.as_ref()?.removals_here() != self.removals {
             return None;
         }
         let (last, slot) = self.last.get();
@@ -259,7 +259,7 @@ impl Peers {
         if self.single && vector.is_empty() {
             return Err(Unresolved::NotConnected);
         }
-        let removals = vector.removals();
+        let removals = vector.removals_here();
         if removals != self.removals {
             self.known.clear();
             self.removals = NEVER;
@@ -455,7 +455,7 @@ impl Peers {
     #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
-        let changes = vector.changes();
+        let changes = vector.changes_here();
         let peer = &self.list[slot as usize];
         if peer.source_changes == changes { peer.source } else { self.find_source(slot, changes) }
     }

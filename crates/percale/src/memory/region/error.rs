@@ -39,6 +39,9 @@ pub enum RegisterError {
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
     System(#[source] std::io::Error),
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
 }
 
 impl RegisterError {
@@ -54,6 +57,7 @@ impl RegisterError {
             Self::LocalKeys => libc::ENOSPC,
             Self::Device(error) => error.errno(),
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Forked => libc::ECHILD,
         }
     }
 }
@@ -70,6 +74,9 @@ pub enum CloseError<R> {
     /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
+    /// The process is a fork of the one that opened the domain: the region is the parent's to change.
+    #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
+    Forked(R),
 }
 
 impl<R> std::fmt::Debug for CloseError<R> {
@@ -77,6 +84,7 @@ impl<R> std::fmt::Debug for CloseError<R> {
         f.write_str(match self {
             Self::Busy(_) => "Busy",
             Self::Windows(_) => "Windows",
+            Self::Forked(_) => "Forked",
         })
     }
 }
@@ -85,7 +93,10 @@ impl<R> CloseError<R> {
     /// The libfabric code.
     #[must_use]
     pub const fn errno(&self) -> i32 {
-        libc::EBUSY
+        match self {
+            Self::Busy(_) | Self::Windows(_) => libc::EBUSY,
+            Self::Forked(_) => libc::ECHILD,
+        }
     }
 
     /// The same error, of this region.
@@ -93,13 +104,14 @@ impl<R> CloseError<R> {
         match self {
             Self::Busy(_) => CloseError::Busy(region),
             Self::Windows(_) => CloseError::Windows(region),
+            Self::Forked(_) => CloseError::Forked(region),
         }
     }
 
     /// The region: still revoking, or as it was.
     #[must_use]
     pub fn into_region(self) -> R {
-        let (Self::Busy(region) | Self::Windows(region)) = self;
+        let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;
         region
     }
 }

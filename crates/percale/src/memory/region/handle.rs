@@ -81,24 +81,30 @@ impl Handle {
         self.rest.through = Through::Endpoint(endpoint);
     }
 
-    /// Lets peers in; false if those from before have not left.
-    pub(super) fn enable(&mut self, timeout: Option<Duration>) -> bool {
+    /// Lets peers in; an error if those from before have not left, or in a forked child.
+    pub(super) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if !self.keys.is_here() {
+            return Err(CloseError::Forked(()));
+        }
         if self.is_enabled() {
-            return true;
+            return Ok(());
         }
         if self.rest.revocation.is_some() {
-            return false; // It is being closed.
+            return Err(CloseError::Busy(())); // It is being closed.
         }
         if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
-            return false;
+            return Err(CloseError::Busy(()));
         }
         self.rest.retiring = None;
         self.registered = self.keys.replace(&self.registered, self.rest.through);
-        true
+        Ok(())
     }
 
     /// Lets no peer in any more, and waits for those that are; an error if one does not move within `timeout`. Not while windows are bound.
     pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if !self.keys.is_here() {
+            return Err(CloseError::Forked(()));
+        }
         if let Some(revocation) = &mut self.rest.revocation {
             // It is being closed: who was let in before then is waited for, and nobody is let in again.
             return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
@@ -117,8 +123,12 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
+    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`. In a forked child peers are
+    /// at the parent's memory, and nothing is to be done.
     pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if !self.keys.is_here() {
+            return Ok(());
+        }
         let Self { registered, keys, rest } = self;
         let Rest { retiring, revocation, .. } = &mut **rest;
         keys.close_to_windows(registered, timeout)?;
@@ -129,6 +139,9 @@ impl Handle {
 
     /// Takes the region back without waiting: memory that may still be used is kept until it is not.
     pub(super) fn park(&mut self, memory: Option<Buffer>) {
+        if !self.keys.is_here() {
+            return drop(memory); // The child's copy; peers are at the parent's.
+        }
         let Self { registered, keys, rest } = self;
         let Rest { retiring, revocation, .. } = &mut **rest;
         registered.windows.abandon();

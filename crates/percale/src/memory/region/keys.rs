@@ -78,6 +78,12 @@ impl Keys {
         self.revoke_timeout
     }
 
+    /// Whether this is the process of the domain, and not a fork of it: only there is a lock of these taken.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
@@ -102,6 +108,9 @@ impl Keys {
     /// The same of any key, whoever it is for.
     #[inline(never)]
     fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        if !self.is_here() {
+            return Err(Refusal::Key); // A line may have been half written at the fork: nobody would finish it.
+        }
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
             true => said.check(address, len, wanted),
             false => Err(Refusal::Key),
@@ -116,6 +125,9 @@ impl Keys {
         memory: Segments,
         Kept { backed, writable }: Kept,
     ) -> Result<Arc<Registered>, RegisterError> {
+        if !self.is_here() {
+            return Err(RegisterError::Forked);
+        }
         self.free_parked();
         let len = memory.len() as u64;
         if len == 0 {
@@ -199,6 +211,9 @@ impl Keys {
 
     /// A region's local key.
     pub(super) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
+        if !self.is_here() {
+            return Err(RegisterError::Forked);
+        }
         self.local.key(region)
     }
 
@@ -230,6 +245,9 @@ impl Keys {
 
     /// A new window.
     pub(crate) fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+        if !self.is_here() {
+            return Err(WindowError::Forked);
+        }
         self.free_parked();
         self.table().windows.allocate(&self.lines, kind)
     }
@@ -257,6 +275,9 @@ impl Keys {
     }
 
     fn type_two_windows(&self) -> Vec<Arc<Cell>> {
+        if !self.is_here() {
+            return Vec::new();
+        }
         self.table().windows.type_two()
     }
 

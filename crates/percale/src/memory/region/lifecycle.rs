@@ -41,10 +41,10 @@ macro_rules! lifecycle {
             ///
             /// # Errors
             /// [`CloseError::Busy`] if a peer that was in the middle of an access before the region was disabled has not moved within the
-            /// domain's [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout).
+            /// domain's [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). [`CloseError::Forked`] in a forked child.
             pub fn enable(&mut self) -> Result<(), CloseError<()>> {
                 let timeout = self.handle.keys.revoke_timeout();
-                if self.handle.enable(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(())) }
+                self.handle.enable(Some(timeout))
             }
 
             /// Lets no peer in any more, and waits for those that are in the middle of an access. The key stays the region's: accesses that
@@ -52,7 +52,7 @@ macro_rules! lifecycle {
             ///
             /// # Errors
             /// [`CloseError::Windows`] if windows are bound to it; it stays as it is then. [`CloseError::Busy`] if a peer does not move; the
-            /// region is disabled all the same.
+            /// region is disabled all the same. [`CloseError::Forked`] in a forked child.
             pub fn disable(&mut self) -> Result<(), CloseError<()>> {
                 let timeout = self.handle.keys.revoke_timeout();
                 self.handle.disable(Some(timeout))

@@ -35,6 +35,9 @@ pub enum MapError {
     /// The domain has as many as there can be.
     #[error("2^32 keys are mapped; unmap some")]
     Full,
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
 }
 
 impl MapError {
@@ -44,6 +47,7 @@ impl MapError {
         match self {
             Self::Length(_) => libc::EINVAL,
             Self::Full => libc::ENOSPC,
+            Self::Forked => libc::ECHILD,
         }
     }
 }
@@ -117,7 +121,9 @@ impl MappedKey {
 
 impl Drop for MappedKey {
     fn drop(&mut self) {
-        self.domain.inner.mapped.unmap(self.key);
+        if self.domain.inner.is_here() {
+            self.domain.inner.mapped.unmap(self.key);
+        }
     }
 }
 
@@ -126,8 +132,11 @@ impl Domain {
     /// region is found out by the first operation.
     ///
     /// # Errors
-    /// If it is no raw key by its length.
+    /// If it is no raw key by its length, or this is a forked child.
     pub fn map_raw(&self, raw_key: &[u8]) -> Result<MappedKey, MapError> {
+        if !self.inner.is_here() {
+            return Err(MapError::Forked);
+        }
         let key = wire_key(raw_key).ok_or(MapError::Length(raw_key.len()))?;
         let key = self.inner.mapped.map(key).ok_or(MapError::Full)?;
         Ok(MappedKey { domain: self.clone(), key })

@@ -274,7 +274,8 @@ impl Region {
         self.handle.registered.memory.slice(offset, len)
     }
 
-    /// Closes the region: when this returns the memory, no peer reads or writes it, and none will.
+    /// Closes the region: when this returns the memory, no peer reads or writes it, and none will. In a forked child it returns the child's
+    /// copy of the memory, and the parent's region stays as it is.
     ///
     /// # Errors
     /// As [`CloseError`] says, with the region.
@@ -304,9 +305,12 @@ impl RawRegion {
     /// Counts what peers write from now on, as [`Registration::counter`] does: for a counter that comes after the registration, but
     /// before any peer has used the key. False if the region has a counter already, or peers that use it, or if windows are bound to it:
     /// what peers write through those is not counted, whoever makes the access, they themselves by RDMA or this process. Through windows
-    /// that are bound later it is.
+    /// that are bound later it is. False in a forked child.
     pub fn count(&self, counter: &Arc<Counter>) -> bool {
         let registered = &self.handle.registered;
+        if !registered.is_here() {
+            return false;
+        }
         let count = || {
             let grants = registered.grants();
             grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()

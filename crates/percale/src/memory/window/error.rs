@@ -52,6 +52,9 @@ pub enum WindowError {
     /// moves. It may be tried again.
     #[error("a peer in the middle of an access does not move (stopped?); try again later")]
     Busy,
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
 }
 
 impl WindowError {
@@ -65,6 +68,7 @@ impl WindowError {
             Self::ReadOnly | Self::NotAllowed | Self::OtherPair | Self::Domain => libc::EACCES,
             Self::NotBound | Self::Deallocated | Self::Closed => libc::ENOKEY,
             Self::WrongType | Self::Range | Self::Empty => libc::EINVAL,
+            Self::Forked => libc::ECHILD,
         }
     }
 }

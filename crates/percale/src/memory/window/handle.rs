@@ -34,7 +34,7 @@ impl Domain {
     /// ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
     ///
     /// # Errors
-    /// [`NoSuchType`](WindowError::NoSuchType), [`Exhausted`](WindowError::Exhausted).
+    /// [`NoSuchType`](WindowError::NoSuchType), [`Exhausted`](WindowError::Exhausted), [`Forked`](WindowError::Forked).
     pub fn window(&self, kind: WindowType) -> Result<Window, WindowError> {
         if kind != WindowType::One && kind != self.type_two().into() {
             return Err(WindowError::NoSuchType(kind));
@@ -58,9 +58,12 @@ impl Window {
         self.cell.kind()
     }
 
-    /// What it is at.
+    /// What it is at; [`Unbound`](WindowState::Unbound) in a forked child.
     #[must_use]
     pub fn state(&self) -> WindowState {
+        if !self.keys.is_here() {
+            return WindowState::Unbound;
+        }
         match self.cell.query() {
             (key, true, _) => WindowState::Bound(key),
             (key, _, true) => WindowState::Revoking(key),
@@ -69,10 +72,10 @@ impl Window {
     }
 
     /// The key of the last bind, dead or alive; before the first, the key with the lower 8 bits 0 of an index that had no window
-    /// before.
+    /// before. In a forked child the key with the lower 8 bits 0.
     #[must_use]
     pub fn key(&self) -> u32 {
-        self.cell.query().0
+        if self.keys.is_here() { self.cell.query().0 } else { self.key_with(0) }
     }
 
     /// The key that it has when it is bound with these 8 bits (type 2).
@@ -99,6 +102,9 @@ impl Window {
         range: Range<u64>,
         access: WindowAccess,
     ) -> Result<RemoteMemory, WindowError> {
+        if !self.keys.is_here() {
+            return Err(WindowError::Forked);
+        }
         let (binding, mut remote) = self.binding(region, range, access)?;
         remote.key = self.cell.rebind(&self.keys, region.known().region, &binding)?.into();
         Ok(remote)
@@ -125,9 +131,9 @@ impl Window {
     ///
     /// # Errors
     /// The window, whose key is dead, if a peer that is in the middle of an access does not move within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout).
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the window, whose key stays the parent's, in a forked child.
     pub fn close(mut self) -> Result<(), Self> {
-        if self.cell.close(&self.keys).is_err() {
+        if !self.keys.is_here() || self.cell.close(&self.keys).is_err() {
             return Err(self);
         }
         self.end();
@@ -144,7 +150,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if !self.closed {
+        if !self.closed && self.keys.is_here() {
             self.cell.abandon(&self.keys);
             self.end();
         }

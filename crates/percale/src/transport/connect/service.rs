@@ -19,7 +19,7 @@ use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
-use crate::memory::forked::Process;
+use crate::memory::forked::{Process, ProcessMutex};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
@@ -267,7 +267,7 @@ impl Service {
         (contexts, receiving): (u16, u16),
     ) -> io::Result<Arc<Site>> {
         let registration = self.enter(options, &Mailbox::new(|| ()), Some(receiving))?;
-        Ok(Arc::new(Site { registration, taken: Mutex::new(vec![false; contexts.into()]) }))
+        Ok(Arc::new(Site { registration, taken: ProcessMutex::new(vec![false; contexts.into()]) }))
     }
 
     fn enter(
@@ -336,7 +336,7 @@ impl Drop for Service {
 pub struct Site {
     registration: Registration,
     /// Which contexts are open.
-    taken: Mutex<Vec<bool>>,
+    taken: ProcessMutex<Vec<bool>>,
 }
 
 impl Site {
@@ -356,7 +356,7 @@ struct Seat {
 
 impl Seat {
     fn take(site: Arc<Site>, index: u16) -> io::Result<Self> {
-        let mut taken = site.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = site.taken.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         let seat = taken.get_mut(usize::from(index)).ok_or(io::ErrorKind::NotFound)?;
         if std::mem::replace(seat, true) {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -368,7 +368,9 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.site.taken.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(self.index)] = false;
+        if let Some(mut taken) = self.site.taken.lock() {
+            taken[usize::from(self.index)] = false;
+        }
     }
 }
 
