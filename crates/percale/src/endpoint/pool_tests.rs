@@ -85,16 +85,26 @@ fn ctx_008_a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
 fn ctx_008_a_buffer_for_many_is_released_by_its_last_part() {
     let mut buffer = Buffer::from(vec![0; 256]);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
-    for _ in 0..2000 {
-        let (many, ends) = (Many::default(), Mutex::new(Vec::new()));
+    for _ in 0..20 {
+        let (many, ends, began) = (Many::default(), Mutex::new(Vec::new()), std::sync::Barrier::new(2));
         for _ in 0..2 {
             many.part(&whole, 8, 64);
         }
         assert!(!many.close(), "two parts are in use");
+        let report = |released| ends.lock().unwrap().push(released);
         std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| many.end_part(|released| ends.lock().unwrap().push(released)));
-            }
+            scope.spawn(|| {
+                many.end_part(|released| {
+                    began.wait();
+                    // Time for the other end to overtake this one, if it can.
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    report(released);
+                });
+            });
+            scope.spawn(|| {
+                began.wait();
+                many.end_part(report);
+            });
         });
         assert_eq!(ends.into_inner().unwrap(), [false, true], "the end that releases it is the last in the queue");
     }
