@@ -70,8 +70,9 @@ impl Engine {
         flags: OpFlags,
         counts: Counts,
     ) -> Option<(&mut ShmLink, &mut Ring)> {
-        let Self { core: Core { peers, queue, transmit, .. }, links, process, .. } = self;
-        if !PLAIN.contains(flags) || transmit.detour || !process.is_here() {
+        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        let Self { core: Core { peers, queue, transmit, .. }, links, .. } = self;
+        if !PLAIN.contains(flags) || transmit.detour {
             return None;
         }
         let slot = peers.resolved(peer)?;

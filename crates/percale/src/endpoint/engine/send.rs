@@ -46,10 +46,11 @@ impl Engine {
         if self.poller.hot.is_empty() {
             return None; // Not over shared memory, then.
         }
-        let Self { core: Core { peers, queue, transmit, .. }, links, process, reads, .. } = self;
+        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        let Self { core: Core { peers, queue, transmit, .. }, links, reads, .. } = self;
         let len = segment.len();
         // What may be injected is always sent at once.
-        if !PLAIN.contains(flags) || len > INJECT_LIMIT || transmit.detour || !process.is_here() {
+        if !PLAIN.contains(flags) || len > INJECT_LIMIT || transmit.detour {
             return None;
         }
         let slot = peers.resolved(peer)?;
