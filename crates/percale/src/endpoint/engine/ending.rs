@@ -40,7 +40,7 @@ pub(super) struct Holding {
 impl Core {
     /// Ends everything. No link is left, and nothing begins any more; what peers may still be writing to is waited for until then.
     #[cold]
-    pub(super) fn end_all(&mut self, until: Instant, why: &str) {
+    pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
         self.settle_left();
         let (mut links, mut windows) = (Vec::new(), Vec::new());
         for left in std::mem::take(&mut self.left) {
@@ -69,7 +69,7 @@ impl Core {
     }
 
     /// A posted receive is taken back.
-    pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &str) {
+    pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &'static str) {
         self.leave(receive.place);
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let mut flags = CompletionFlags::RECEIVE | kind;
@@ -82,7 +82,7 @@ impl Core {
             flags |= CompletionFlags::MULTI_RECEIVE;
         }
         let entry = Entry { context: receive.context, flags, ..Entry::default() };
-        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
+        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why);
         self.fail(Side::Receive, receive.notify, error);
     }
 

@@ -62,7 +62,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
         let endpoint = domain.endpoint().vector(&vector).event_queue(&events);
-        let endpoint = endpoint.bind(&format!("10.0.0.{host}:1")).unwrap();
+        let endpoint = endpoint.bind(format!("10.0.0.{host}:1")).unwrap();
         Station { endpoint, vector, events, domain }
     };
     let (a, b) = (station(1), station(2));
