@@ -38,7 +38,7 @@ mod reactor;
 mod service;
 mod settle;
 mod setup;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use error::ConnectError;
