@@ -23,7 +23,7 @@
 //! `receive`, whose completion is seen so much later.
 //!
 //! # How it works
-//! The state of a process is one value behind one lock ([`machine`]); a request to a queue pair of the same process is done in the
+//! The state of a process is one value behind one lock (`machine`); a request to a queue pair of the same process is done in the
 //! call that posts it. For peers in other processes, and for what waits, there is a thread (`network`), while a device is open that has
 //! a queue pair: it listens on an abstract Unix socket, whose number is part of each queue pair's number. A process that is stopped
 //! answers when it continues; one that died answers nothing, and requests to it end after `timeout` milliseconds.
