@@ -92,6 +92,30 @@ pub(crate) unsafe fn read_with_proof(
     Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
+/// Writes `local` to `remote` of process `pid`, behind the word at `guard`, which is set to the value that it has: the kernel stops at the
+/// first address that is not there, so nothing is written to a process without that word. How many bytes were written behind it; `None`
+/// if not even the word was.
+///
+/// # Safety
+/// As of [`cross`]; the first of `local` is this call's to use.
+pub(crate) unsafe fn write_behind_word(
+    pid: i32,
+    local: &mut [libc::iovec],
+    remote: libc::iovec,
+    (guard, value): (u64, u64),
+) -> io::Result<Option<usize>> {
+    if let Some(first) = local.first_mut() {
+        *first = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: size_of::<u64>() };
+    }
+    let remotes =
+        [libc::iovec { iov_base: std::ptr::without_provenance_mut(guard as usize), iov_len: size_of::<u64>() }, remote];
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    // SAFETY: as the caller promised, and the first vector is the word of this call; the remote vectors are the kernel's to check.
+    let copied = unsafe { libc::process_vm_writev(pid, vectors, count, remotes.as_ptr(), 2, 0) };
+    let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
+    Ok(copied.checked_sub(size_of::<u64>()))
+}
+
 /// The word at an address of a process: to try whether it can be read.
 pub(crate) fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     let mut word = 0_u64;

@@ -2,18 +2,17 @@
 //!
 //! A copy goes to the address space that was opened when the connection was made, and to no other, whoever has the peer's process id by
 //! then:
-//! * Writes go through the held `/proc/PID/mem`, which stands for that address space alone.
-//! * Reads go by process id (process_vm_readv), which is faster, and read in the same system call the word that the peer named when the
-//!   connection was made: a random one, in a page that forked children find zeroed. If it is not there, the memory was another's, and
-//!   what was read counts for nothing. Whatever that call does not read is read through the held file.
+//! * Reads go by process id (process_vm_readv), and read in the same system call the word that the peer named when the connection was made: a
+//!   random one, in a page that forked children find zeroed. If it is not there, the memory was another's, and what was read counts for
+//!   nothing. Whatever that call does not read is read through the held `/proc/PID/mem`, which stands for that address space alone.
+//! * Writes go by process id (process_vm_writev) behind the same word, which the same system call sets to the value that it has: in another
+//!   address space that word's page is not there, and the kernel stops before it writes anything else. Before, the word is read through
+//!   the held file, so that a forked child which was given its parent's process id is found too.
 //!
-//! process_vm_writev would be faster than a write through the file: ns for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 cores, both sides
-//! touched before) 2,970, 12,600 and 133,000 against 2,340, 17,200 and 257,000; reads take 2,110, 11,300 and 146,000 by number and 2,210,
-//! 17,300 and 244,000 through the file. But a process id can be another's between any look at the pidfd and the write, and what was
-//! written then cannot be taken back.
-//!
-//! A write through the file reaches private memory also where the peer may only read it. Peers name only memory that they lend to be
-//! written, so this matters only for a peer that breaks the contract of its own call.
+//! Writing through the file would need no word. But it reaches private memory also where the peer itself may only read, which has to be an
+//! error; and it is slower: ns for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 cores, both sides touched before) 2,340, 17,200 and 257,000
+//! against 2,970, 12,600 and 133,000 by number; reads take 2,210, 17,300 and 244,000 against 2,110, 11,300 and 146,000. It is the way
+//! where copies by number are forbidden.
 
 #![expect(unsafe_code, reason = "copies between processes; each block states its own reason")]
 
@@ -85,8 +84,14 @@ impl Cma {
         if !self.is_allowed() {
             return Err(NoCopy::Refused);
         }
-        if direction == Direction::Read && self.read_by_number(local, remote) {
-            return Ok(());
+        match direction {
+            Direction::Read if self.read_by_number(local, remote) => return Ok(()),
+            Direction::Write if !self.0.by_file.load(Ordering::Relaxed) => {
+                if self.write_by_number(local, remote)? {
+                    return Ok(());
+                }
+            }
+            _ => {}
         }
         let mut done = 0;
         while done < local.len() {
@@ -122,6 +127,48 @@ impl Cma {
                 false
             }
         }
+    }
+
+    /// Writes all of it by process id, behind the word that only the peer has. False if that is not allowed.
+    fn write_by_number(&self, local: &Segments, remote: u64) -> Result<bool, NoCopy> {
+        let peer = &*self.0;
+        if local.is_empty() {
+            return Ok(true);
+        }
+        self.is_proved()?;
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT + 1];
+        for (into, piece) in vectors[1..].iter_mut().zip(local.as_slice()) {
+            *into = libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
+        }
+        let vectors = &mut vectors[..=local.as_slice().len()];
+        let theirs = libc::iovec { iov_base: std::ptr::without_provenance_mut(remote as usize), iov_len: local.len() };
+        loop {
+            // SAFETY: the segments were lent for this, and the peer, even one in this process, has named its memory for this.
+            return match unsafe { kernel::write_behind_word(peer.process.pid(), vectors, theirs, peer.proof) } {
+                Ok(Some(written)) if written == local.len() => Ok(true),
+                Ok(Some(_)) => Err(NoCopy::Fault),
+                Ok(None) => Err(NoCopy::Ended),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => continue,
+                    Some(libc::ESRCH) => Err(NoCopy::Ended),
+                    // The word is not there, so neither is the peer; or our own memory is not.
+                    Some(libc::EFAULT) => self.is_proved().and(Err(NoCopy::Fault)),
+                    _ => {
+                        crate::later::later!(debug: %error, "process_vm_writev is not allowed any more");
+                        peer.by_file.store(true, Ordering::Relaxed);
+                        Ok(false)
+                    }
+                },
+            };
+        }
+    }
+
+    /// Whether the held address space is still a process's and has the word.
+    fn is_proved(&self) -> Result<(), NoCopy> {
+        let mut word = [0_u8; 8];
+        let local = [libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() }];
+        self.through(Direction::Read, &local, self.0.proof.0)?;
+        if u64::from_ne_bytes(word) == self.0.proof.1 { Ok(()) } else { Err(NoCopy::Ended) }
     }
 
     /// One system call through the file.
