@@ -4,12 +4,12 @@
 //! then:
 //! * Reads go by process id (process_vm_readv), and read in the same system call the word that the peer named when the connection was made: a
 //!   random one, in a page that forked children find zeroed. If it is not there, the memory was another's, and what was read counts for
-//!   nothing. Whatever that call does not read is read through the held `/proc/PID/mem`, which stands for that address space alone.
+//!   nothing.
 //! * Writes go by process id (process_vm_writev) behind the same word, which the same system call sets to the value that it has: in another
 //!   address space that word's page is not there, and the kernel stops before it writes anything else. Before, the word is read through
-//!   the held file, so that a forked child which was given its parent's process id is found too.
+//!   the held `/proc/PID/mem`, which stands for that address space alone, so that a forked child which was given its parent's process id is found too.
 //!
-//! Writing through the file would need no word. But it reaches private memory also where the peer itself may only read, which has to be an
+//! Copies through the file would need no word. But they reach memory also that the peer itself may not write or read, which has to be an
 //! error; and it is slower: ns for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 cores, both sides touched before) 2,340, 17,200 and 257,000
 //! against 2,970, 12,600 and 133,000 by number; reads take 2,210, 17,300 and 244,000 against 2,110, 11,300 and 146,000. It is the way
 //! where copies by number are forbidden.
@@ -85,12 +85,8 @@ impl Cma {
             return Err(NoCopy::Refused);
         }
         match direction {
-            Direction::Read if self.read_by_number(local, remote) => return Ok(()),
-            Direction::Write if !self.0.by_file.load(Ordering::Relaxed) => {
-                if self.write_by_number(local, remote)? {
-                    return Ok(());
-                }
-            }
+            Direction::Read if self.read_by_number(local, remote)? => return Ok(()),
+            Direction::Write if self.write_by_number(local, remote)? => return Ok(()),
             _ => {}
         }
         let mut done = 0;
@@ -108,32 +104,38 @@ impl Cma {
         self.copy(direction, &Segments::one(local), remote)
     }
 
-    /// Reads all of it by process id, and the proof that it was the peer's. Whether that was so.
-    fn read_by_number(&self, local: &Segments, remote: u64) -> bool {
+    /// Reads all of it by process id, and the proof that it was the peer's. False if that is not allowed.
+    fn read_by_number(&self, local: &Segments, remote: u64) -> Result<bool, NoCopy> {
         let peer = &*self.0;
         if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
-            return false;
+            return Ok(local.is_empty());
         }
         let (mut vectors, count) = vectors(local);
         let theirs = libc::iovec { iov_base: std::ptr::without_provenance_mut(remote as usize), iov_len: local.len() };
-        // SAFETY: the segments were lent for this, and the peer, even one in this process, has named its memory for this.
-        match unsafe { kernel::read_with_proof(peer.process.pid(), &mut vectors[..=count], theirs, peer.proof) } {
-            Ok(whole) => whole,
-            Err(error) => {
-                if !matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ESRCH | libc::EINTR)) {
+        loop {
+            // SAFETY: the segments were lent for this, and the peer, even one in this process, has named its memory for this.
+            let read =
+                unsafe { kernel::read_with_proof(peer.process.pid(), &mut vectors[..=count], theirs, peer.proof) };
+            return match read.map_err(|error| (error.raw_os_error(), error)) {
+                Ok(true) => Ok(true),
+                // Some memory is not there: the peer's, unless it has ended, or ours.
+                Ok(false) | Err((Some(libc::EFAULT), _)) => self.is_proved().and(Err(NoCopy::Fault)),
+                Err((Some(libc::EINTR), _)) => continue,
+                Err((Some(libc::ESRCH), _)) => Err(NoCopy::Ended),
+                Err((_, error)) => {
                     crate::later::later!(debug: %error, "process_vm_readv is not allowed any more");
                     peer.by_file.store(true, Ordering::Relaxed);
+                    Ok(false)
                 }
-                false
-            }
+            };
         }
     }
 
     /// Writes all of it by process id, behind the word that only the peer has. False if that is not allowed.
     fn write_by_number(&self, local: &Segments, remote: u64) -> Result<bool, NoCopy> {
         let peer = &*self.0;
-        if local.is_empty() {
-            return Ok(true);
+        if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
+            return Ok(local.is_empty());
         }
         self.is_proved()?;
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT + 1];
