@@ -10,6 +10,7 @@
     reason = "anonymous pages, their advice, and values that are never freed; each block states its own reason"
 )]
 
+use std::ffi::c_void;
 use std::fmt;
 use std::io;
 use std::ptr::null_mut;
@@ -64,23 +65,44 @@ impl Process {
     }
 }
 
-/// A word that is 0 in every forked child, whatever this process writes to it: peers tell by it that memory is this process's.
+/// A word in a page that no forked child has, at an address that another program has by accident only: peers know by it that memory is
+/// this process's. It must not be touched in a child.
+///
+/// The address is up to 256 GiB below the one that the kernel chose, at random: programs whose addresses are not random (`setarch -R`,
+/// most debuggers) have their pages at the same ones.
 ///
 /// # Errors
-/// What `mmap` or `madvise` says.
+/// What `getrandom`, `mmap` or `madvise` says.
 pub(crate) fn word_of_this_process() -> io::Result<&'static AtomicU64> {
-    page()
+    const PAGES: u32 = 1 << 26;
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let down = (u32::from_ne_bytes(random) % PAGES) as usize * rustix::param::page_size();
+    let chosen = map_page(null_mut())?;
+    // A hint: the kernel takes another address where this one is taken or not a process's.
+    let page = map_page(chosen.wrapping_byte_sub(down));
+    // SAFETY: mapped above, and not used.
+    unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
+    word_in(page?, Advice::LinuxDontFork)
 }
 
 /// The first word of a fresh page, which is there as long as the process, and 0 in every child.
 fn page() -> io::Result<&'static AtomicU64> {
+    word_in(map_page(null_mut())?, Advice::LinuxWipeOnFork)
+}
+
+/// A fresh page of this process, near `hint` or where the kernel likes.
+fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
     let len = rustix::param::page_size();
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-    let page =
-        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+    // SAFETY: a new anonymous mapping, whose address the kernel chooses among the free ones, touches nothing that exists.
+    Ok(unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?)
+}
+
+/// The first word of a page that [`map_page`] made and that stays mapped. `advice` says what a child finds there.
+fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
     // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
-    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
-    // SAFETY: the page is mapped, aligned, zeroed and never unmapped, so it is an atomic for ever.
+    unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }?;
+    // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so it is an atomic for ever.
     Ok(unsafe { &*page.cast::<AtomicU64>() })
 }
 
@@ -214,6 +236,18 @@ mod tests {
             !before && own.is_here() && !parents.is_here() && grandchild && own.is_here()
         }));
         assert!(parents.is_here());
+    }
+
+    #[test]
+    fn flt_010_a_child_does_not_have_its_parents_word() {
+        let word = word_of_this_process().unwrap();
+        word.store(7, Ordering::Relaxed);
+        let here = std::ptr::from_ref(word).expose_provenance() as u64;
+        let found = || crate::memory::kernel::word_at(std::process::id().cast_signed(), here).ok();
+        assert_eq!(found(), Some(7));
+        assert!(in_a_child(|| found().is_none()));
+        let other = word_of_this_process().unwrap();
+        assert!(std::ptr::from_ref(other).addr().abs_diff(here as usize) > 1 << 16, "not at a random address");
     }
 
     #[test]

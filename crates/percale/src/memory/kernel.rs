@@ -92,6 +92,15 @@ pub(crate) unsafe fn read_with_proof(
     Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
+/// Whether the process of this pidfd has been waited for, so that its number may be another's. False if the kernel does not say.
+pub(crate) fn is_reaped(process: BorrowedFd<'_>) -> bool {
+    // SAFETY: signal 0 is sent to nobody; no memory is passed.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    sent == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Writes `local` to `remote` of process `pid`, behind the word at `guard`, which is set to the value that it has: the kernel stops at the
 /// first address that is not there, so nothing is written to a process without that word. How many bytes were written behind it; `None`
 /// if not even the word was.

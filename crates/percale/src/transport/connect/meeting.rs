@@ -58,8 +58,8 @@ impl Degraded {
     }
 }
 
-/// A random word of this process, by which peers know its memory: they read it with whatever else they read by process id. It is 0 in
-/// forked children, and a child that needs one makes its own.
+/// A random word of this process, by which peers know its memory: they read or write it with whatever else they copy by process id. Forked
+/// children do not have it; a child that needs one makes its own.
 static WORD: PerProcess<Mutex<Option<&'static AtomicU64>>> = PerProcess::new();
 
 /// The word, made and filled when it is first wanted.
@@ -69,8 +69,7 @@ fn word() -> std::io::Result<&'static AtomicU64> {
         return Ok(word);
     }
     let new = word_of_this_process()?;
-    // Not 0, which is what forked children find.
-    new.store(u64::from_ne_bytes(random()?).max(1), Ordering::Relaxed);
+    new.store(u64::from_ne_bytes(random()?), Ordering::Relaxed);
     *word = Some(new);
     Ok(new)
 }

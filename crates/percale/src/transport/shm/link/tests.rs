@@ -6,10 +6,13 @@
 mod distrust;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
+use crate::memory::forked::word_of_this_process;
 use crate::memory::sealed::{Allocation, allocate};
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::pair_memory;
@@ -109,7 +112,14 @@ fn size(seed: u64, max: usize) -> usize {
     (word % (1 << (usize::from(bits[8]) % 21))).min(max)
 }
 
-static NONCE: u64 = 0x1234_5678_9ABC_DEF0;
+/// The word by which a peer in this process is known, and where it is: in a page of its own, as a meeting makes it.
+fn nonce() -> (u64, u64) {
+    const VALUE: u64 = 0x1234_5678_9ABC_DEF0;
+    static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
+    let word = *WORD.get_or_init(|| word_of_this_process().unwrap());
+    word.store(VALUE, Ordering::Relaxed);
+    (std::ptr::from_ref(word).expose_provenance() as u64, VALUE)
+}
 
 pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
     let pair = pair_memory().unwrap();
@@ -126,7 +136,7 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
         peer_bit: 6 - side as u32,
         control: sockets[side].take().unwrap(),
-        peer_nonce: ((&raw const NONCE).expose_provenance() as u64, NONCE),
+        peer_nonce: nonce(),
         cma,
         process: Some(Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap())),
         keys: None,

@@ -1,16 +1,16 @@
 //! Cross-memory attach: the kernel copies between two processes. An address that is not there is an error, not a signal.
 //!
-//! A copy goes to the address space that was opened when the connection was made, and to no other, whoever has the peer's process id by
-//! then:
-//! * Reads go by process id (process_vm_readv), and read in the same system call the word that the peer named when the connection was made: a
-//!   random one, in a page that forked children find zeroed. If it is not there, the memory was another's, and what was read counts for
-//!   nothing.
+//! A copy goes to the address space that was opened when the connection was made, also when the peer's process id has become another's:
+//! * Reads go by process id (process_vm_readv), and read in the same system call the word that the peer named when the connection was made:
+//!   a random one, in a page that forked children do not have. If it is not there, the memory was another's, and what was read counts
+//!   for nothing.
 //! * Writes go by process id (process_vm_writev) behind the same word, which the same system call sets to the value that it has: in another
-//!   address space that word's page is not there, and the kernel stops before it writes anything else. Before, the word is read through
-//!   the held `/proc/PID/mem`, which stands for that address space alone, so that a forked child which was given its parent's process id is found too.
+//!   address space that word's page is not there, because its address is random and children do not have it, so the kernel stops before
+//!   it writes anything. A peer that names a word where another process has memory gains nothing by its end: before each write the
+//!   pidfd tells whether the process id is still the peer's.
 //!
-//! Copies through the file would need no word. But they reach memory also that the peer itself may not write or read, which has to be an
-//! error; and it is slower: ns for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 cores, both sides touched before) 2,340, 17,200 and 257,000
+//! Copies through the file (`/proc/PID/mem`, held open) need no word. But they reach memory also that the peer itself may not write or
+//! read, which has to be an error; and they are slower: ns for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 cores, both sides touched before) 2,340, 17,200 and 257,000
 //! against 2,970, 12,600 and 133,000 by number; reads take 2,210, 17,300 and 244,000 against 2,110, 11,300 and 146,000. It is the way
 //! where copies by number are forbidden.
 
@@ -137,7 +137,9 @@ impl Cma {
         if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
             return Ok(local.is_empty());
         }
-        self.is_proved()?;
+        if kernel::is_reaped(peer.process.pidfd()) {
+            return Err(NoCopy::Ended);
+        }
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT + 1];
         for (into, piece) in vectors[1..].iter_mut().zip(local.as_slice()) {
             *into = libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };

@@ -1,7 +1,6 @@
 //! Copies reach the peer's memory or none.
 
 use std::io::Read;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
 use crate::memory::forked::word_of_this_process;
@@ -9,11 +8,15 @@ use crate::memory::forked::word_of_this_process;
 const LEN: usize = 100_000;
 
 /// A forked child of this process with other contents at the same address.
-struct Child(i32);
+struct Child {
+    pid: i32,
+    /// Where its word is.
+    word: u64,
+}
 
 impl Child {
-    /// Fills `memory` and, if it is the peer, writes the word.
-    fn new(memory: &mut [u8], value: u8, word: &AtomicU64, proof: Option<u64>) -> Self {
+    /// Fills `memory` and takes a word of its own with this value.
+    fn new(memory: &mut [u8], value: u8, proof: u64) -> Self {
         let (mut ready, told) = std::io::pipe().unwrap();
         // SAFETY: the child writes its own memory, calls the kernel, and ends when it is killed.
         let pid = unsafe { libc::fork() };
@@ -21,8 +24,9 @@ impl Child {
             // SAFETY: a child of a test that failed does not stay.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             memory.fill(value);
-            proof.inspect(|proof| word.store(*proof, Ordering::Relaxed));
-            rustix::io::write(&told, &[1]).ok();
+            let word = word_of_this_process().unwrap();
+            word.store(proof, Ordering::Relaxed);
+            rustix::io::write(&told, &std::ptr::from_ref(word).expose_provenance().to_ne_bytes()).ok();
             loop {
                 // SAFETY: waits for a signal.
                 unsafe { libc::pause() };
@@ -30,15 +34,16 @@ impl Child {
         }
         assert!(pid > 0);
         drop(told);
-        ready.read_exact(&mut [0]).unwrap();
-        Self(pid)
+        let mut word = [0; 8];
+        ready.read_exact(&mut word).unwrap();
+        Self { pid, word: u64::from_ne_bytes(word) }
     }
 
     fn end(self) {
         // SAFETY: the child is this test's own, and not waited for before.
-        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+        assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0);
         // SAFETY: as above; nothing is written.
-        assert_eq!(unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) }, self.0);
+        assert_eq!(unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) }, self.pid);
     }
 }
 
@@ -49,21 +54,21 @@ fn segment(bytes: &mut [u8]) -> Segments {
 
 #[test]
 fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
-    let (mut memory, word) = (vec![0_u8; LEN], word_of_this_process().unwrap());
+    let mut memory = vec![0_u8; LEN];
     let at = memory.as_mut_ptr().expose_provenance() as u64;
-    let proof = (std::ptr::from_ref(word).expose_provenance() as u64, 77);
-    let peer = Child::new(&mut memory, 1, word, Some(proof.1));
-    let process = Arc::new(PeerProcess::of(peer.0).unwrap());
+    let peer = Child::new(&mut memory, 1, 77);
+    let proof = (peer.word, 77);
+    let process = Arc::new(PeerProcess::of(peer.pid).unwrap());
     if let Err(error) = process.space() {
         println!("skipped: /proc/PID/mem cannot be opened ({error})");
         return peer.end();
     }
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
-    assert!(Cma::probe(Arc::new(PeerProcess::of(peer.0).unwrap()), (proof.0, 78)).is_err(), "not that word");
+    assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
     // As if the peer's number were a stranger's: a later fork of the same program, with its memory at the same addresses.
-    let stranger = Child::new(&mut memory, 2, word, None);
-    let renumbered = PeerProcess::of(peer.0).unwrap().with_number(stranger.0);
+    let stranger = Child::new(&mut memory, 2, 77);
+    let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {
         process: Arc::new(renumbered),
         proof,
@@ -71,22 +76,26 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
         refused: AtomicBool::new(false),
     }));
     let stranger_has = |len: usize| {
-        let (mut found, stranger) = (vec![0_u8; len], PeerProcess::of(stranger.0).unwrap());
+        let (mut found, stranger) = (vec![0_u8; len], PeerProcess::of(stranger.pid).unwrap());
         let local = [libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: len }];
         // SAFETY: the vector is as long.
         let read = unsafe { kernel::through(stranger.space().unwrap(), Direction::Read, &local, at) };
         assert_eq!(read.unwrap(), len);
         found
     };
-    for (cma, value) in [(&right, 5), (&reused, 6)] {
-        let mut bytes = vec![0; LEN];
-        cma.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == if value == 5 { 1 } else { 5 }), "read from somebody else");
-        cma.copy(Direction::Write, &segment(&mut vec![value; LEN]), at).unwrap();
-        cma.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == value));
-        assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
+    let mut bytes = vec![0; LEN];
+    right.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 1));
+    right.copy(Direction::Write, &segment(&mut vec![5; LEN]), at).unwrap();
+    right.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 5));
+    // The number has changed hands between the look at the peer and the copy: nothing is taken or written.
+    for len in [8, LEN] {
+        for direction in [Direction::Read, Direction::Write] {
+            assert_eq!(reused.copy(direction, &segment(&mut vec![9; len]), at), Err(NoCopy::Fault));
+        }
     }
+    assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
     peer.end();
