@@ -195,6 +195,15 @@ pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, 
                     devices[at].settings.set(key, value)?;
                 }
             }
+            ["reset", name] => {
+                let at = find(devices, name)?;
+                devices[at] = Device::new(name, u8::try_from(at + 1).unwrap_or(u8::MAX));
+            }
+            ["calm", name] => {
+                let at = find(devices, name)?;
+                devices[at].failures.clear();
+                devices[at].delays.clear();
+            }
             ["fail", name, what, nth, code] | ["fail", name, what, nth, "status", code] => {
                 let (at, left, code) = (find(devices, name)?, number(nth)?, number(code)?);
                 devices[at].failures.push(Failure { what: what.to_owned(), left, code: code.cast_signed() });

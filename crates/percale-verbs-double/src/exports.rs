@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::abi;
 use crate::control::operation;
 use crate::keys::Bound;
-use crate::machine::{Entry, Machine, machine, take};
+use crate::machine::{Disobeyed, Entry, Machine, machine, take};
 use crate::pair::{Receive, Request, State};
 use crate::wire::queue_pair::Gid;
 
@@ -89,7 +89,8 @@ unsafe fn context_of(context: *mut abi::Context) -> u32 {
     unsafe { of(context.cast::<Context>()) }.number
 }
 
-/// Carries out commands. 0, or EINVAL, with a line on standard error.
+/// Carries out commands. 0; ENOENT if there is no queue, or queue pair, that an event could be for; else EINVAL, with a line on standard
+/// error.
 ///
 /// # Safety
 /// `text` ends with a zero.
@@ -98,10 +99,13 @@ pub unsafe extern "C" fn percale_verbs_double(text: *const c_char) -> c_int {
     // SAFETY: passed on.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let obeyed = machine().obey(&text);
-    if let Err(why) = &obeyed {
-        eprintln!("verbs double: {why}");
-    }
-    errno(obeyed.map_err(|_| libc::EINVAL))
+    errno(obeyed.map_err(|why| match why {
+        Disobeyed::Nothing => libc::ENOENT,
+        Disobeyed::Meaningless(why) => {
+            eprintln!("verbs double: {why}");
+            libc::EINVAL
+        }
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -15,6 +15,8 @@
 //! | `fail NAME CALL NTH ERRNO` | the NTH call from now on fails; with `0` each one does |
 //! | `fail NAME OPERATION NTH status STATUS` | the NTH request of this kind completes with this status |
 //! | `delay NAME OPERATION MS` | requests of this kind begin so many milliseconds after they were posted |
+//! | `calm NAME` | nothing more fails, and nothing begins later than it was posted |
+//! | `reset NAME` | the device is as if it was made just now, also if it had failed; what was made of it before should be gone |
 //! | `event NAME fatal\|port_error\|port_active\|gid_change` | the event, with its effect on the device |
 //! | `event NAME cq_error\|qp_fatal` | the same for the queue, or queue pair, of the device that was made last |
 //! | `event NAME cq_error N` | for the queue that was made `N` queues before it |

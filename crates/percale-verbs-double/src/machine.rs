@@ -65,6 +65,14 @@ pub(crate) struct Queue {
     pub(crate) users: u32,
 }
 
+/// Why a command was not carried out.
+pub(crate) enum Disobeyed {
+    /// There is no such command.
+    Meaningless(String),
+    /// There is nothing that the event could be for.
+    Nothing,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Machine {
@@ -294,8 +302,8 @@ impl Machine {
     }
 
     /// Carries out commands.
-    pub(crate) fn obey(&mut self, text: &str) -> Result<(), String> {
-        for (device, happening) in control::obey(&mut self.devices, text)? {
+    pub(crate) fn obey(&mut self, text: &str) -> Result<(), Disobeyed> {
+        for (device, happening) in control::obey(&mut self.devices, text).map_err(Disobeyed::Meaningless)? {
             let of = |opened: &Opened| opened.device == device;
             let contexts: Vec<u32> =
                 self.contexts.iter().filter(|(_, opened)| of(opened)).map(|(number, _)| *number).collect();
@@ -320,14 +328,14 @@ impl Machine {
                     let mut queues: Vec<u32> = self.queues.keys().copied().collect();
                     queues.retain(|queue| contexts.contains(&self.queues[queue].context));
                     queues.sort_unstable();
-                    let queue = queues.iter().rev().nth(before).ok_or("the device has no such queue")?;
+                    let queue = queues.iter().rev().nth(before).ok_or(Disobeyed::Nothing)?;
                     self.overflow(*queue);
                 }
                 Happening::Pair => {
                     let of = self.pairs.iter().filter(|(_, pair)| contexts.contains(&pair.context));
                     let last =
                         of.max_by_key(|(_, pair)| pair.made).map(|(number, pair)| (*number, pair.context, pair.ptr));
-                    let (number, context, ptr) = last.ok_or("the device has no queue pair")?;
+                    let (number, context, ptr) = last.ok_or(Disobeyed::Nothing)?;
                     self.event(context, abi::EVENT_QP_FATAL, ptr);
                     self.pair_error(number);
                 }

@@ -4,8 +4,8 @@
 //! that even weights would not.
 
 use super::step::{
-    AccessBy, BLOCKS, COUNTERS, CounterStep, DOMAINS, GroupStep, HandleStep, Level, Look, QUEUES, ReceiveBy, SLOTS,
-    Seating, SendBy, Settings, Step, Transport, Waking,
+    AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, Level,
+    Look, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking,
 };
 use crate::random::Random;
 
@@ -30,14 +30,26 @@ pub(super) fn settings(random: &mut Random, transport: Transport) -> Settings {
         pool: pool && random.below(4) > 0,
         counted: random.below(3) == 0,
     });
+    let seats = seats.collect();
+    let devices = (transport == Transport::Verbs).then(|| Devices {
+        own_fabrics: random.below(2) == 0,
+        both: random.below(3) == 0,
+        with_tcp: random.below(2) == 0,
+        windows: one_of(random, &[0, 1, 2, 4, 7, 7]),
+        reuse: random.below(3) == 0,
+        reads: one_of(random, &[1, 4, 16]),
+        inline: one_of(random, &[0, 64, 256]),
+        timeout: one_of(random, &[20, 100, 400]),
+    });
     Settings {
         transport,
-        seats: seats.collect(),
+        seats,
+        devices,
         network_seed: random.next(),
         frame_limit: one_of(random, &[64, 256, 2048, 2048]),
         window: one_of(random, &[300, 2_000, 32_768]),
         delay: one_of(random, &[300, 3_000, 20_000, 200_000]),
-        breaks: transport == Transport::Sim && random.below(3) == 0,
+        breaks: matches!(transport, Transport::Sim | Transport::Verbs) && random.below(3) == 0,
         one_domain: random.below(2) == 0,
         unexpected: one_of(random, &[0, 100, 1_000, 10_000, 64 << 20]),
         queue_limit: one_of(random, &[2, 4, 8, 64]),
@@ -53,6 +65,8 @@ pub(super) struct Generator<'r> {
     sends: Vec<SendBy>,
     places: usize,
     alone: bool,
+    breaks: bool,
+    devices: Option<Devices>,
     short: usize,
     long: usize,
     tags: usize,
@@ -74,7 +88,7 @@ impl<'r> Generator<'r> {
         weights[6] = weights[6].max(8);
         weights[8] = weights[8].max(4);
         weights[9] = weights[9].max(2);
-        if !settings.breaks {
+        if !settings.breaks && settings.devices.is_none() {
             weights[13] = 0;
         }
         // Lives are shorter than operations, but not much.
@@ -100,6 +114,8 @@ impl<'r> Generator<'r> {
             sends,
             places: settings.seats.len(),
             alone: settings.transport == Transport::Loopback,
+            breaks: settings.breaks,
+            devices: settings.devices,
             short: one_of(random, &[16, 64, 200, 2_048]),
             long: if real { one_of(random, &[9_000, 70_000, 300_000]) } else { one_of(random, &[3_000, 20_000]) },
             tags: 1 + random.below(3),
@@ -226,6 +242,49 @@ impl<'r> Generator<'r> {
         Step::Receive { at, from, tag, len, by, slot: self.slot() }
     }
 
+    /// What happens to a device. Where connections may not break, it loses nothing.
+    fn device(&mut self) -> DeviceStep {
+        use Request::{Bind, Connect, Invalidate, Read, Receive, Send, Write};
+        let with_tcp = self.devices.is_some_and(|devices| devices.with_tcp);
+        let kinds = if self.breaks { 10 } else { 3 };
+        match self.random.below(kinds) {
+            0 | 1 => {
+                let late = one_of(self.random, &[Send, Write, Read, Bind, Invalidate, Connect, Receive]);
+                DeviceStep::Delay(late, one_of(self.random, &[0, 1, 3, 10]))
+            }
+            2 => {
+                use Call::{
+                    AllocateDomain, AllocateWindow, CreateChannel, CreatePair, CreateQueue, ModifyPair, RegisterMemory,
+                };
+                let calls: &[Call] = if self.breaks || with_tcp {
+                    &[
+                        RegisterMemory,
+                        AllocateWindow,
+                        CreateQueue,
+                        CreateChannel,
+                        CreatePair,
+                        ModifyPair,
+                        AllocateDomain,
+                    ]
+                } else {
+                    &[AllocateWindow]
+                };
+                DeviceStep::Refuse(one_of(self.random, calls), self.random.below(6) as u8)
+            }
+            3 | 4 => {
+                let kind = one_of(self.random, &[Send, Write, Write, Read, Read, Bind, Invalidate]);
+                // Local protection, remote access, remote operation, flushed, retries exceeded, general.
+                let status = one_of(self.random, &[4, 10, 11, 5, 12, 21]);
+                DeviceStep::Fail(kind, self.random.below(8) as u8, status)
+            }
+            5 => DeviceStep::QueueError(self.random.below(6) as u8),
+            6 | 7 => DeviceStep::PairError,
+            8 => DeviceStep::Port(self.random.below(2) == 0),
+            _ if self.random.below(3) == 0 => DeviceStep::Fatal,
+            _ => DeviceStep::Address,
+        }
+    }
+
     fn step(&mut self, kind: usize) -> Step {
         let at = self.place();
         match kind {
@@ -251,6 +310,9 @@ impl<'r> Generator<'r> {
             }
             11 => Step::Close { at, forget: self.random.below(3) == 0 },
             12 => Step::Open { at, moved: self.random.below(4) == 0 },
+            13 if self.devices.is_some() => {
+                Step::Device { device: self.random.below(DEVICES) as u8, what: self.device() }
+            }
             13 => Step::Break { nth: self.random.below(8) as u8 },
             14 => Step::Register { at, raw: self.random.below(2) == 0 },
             15 => Step::Deregister { at, nth: self.random.below(3) as u8, forget: self.random.below(6) == 0 },

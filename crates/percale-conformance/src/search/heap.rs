@@ -1,6 +1,7 @@
 //! An allocator for the search: it counts what is allocated, fills memory that is freed, holds it back for a while, and finds writes to it.
 //!
-//! So a payload that is read from freed memory is wrong, and a late write is found, without a sanitizer.
+//! So a payload that is read from freed memory is wrong, and a late write is found, without a sanitizer. Under AddressSanitizer, which finds
+//! more, memory goes to it at once.
 
 #![expect(unsafe_code, reason = "is an allocator")]
 
@@ -16,6 +17,9 @@ const HELD: usize = 2_048;
 
 /// Larger blocks are freed at once.
 const LARGEST: usize = 64 << 10;
+
+/// Whether freed memory is given back at once.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Bytes in use.
 static BYTES: AtomicIsize = AtomicIsize::new(0);
@@ -65,6 +69,14 @@ impl Default for Quarantine {
     }
 }
 
+/// Leaves freed memory to AddressSanitizer, if the program has that; says whether it has.
+pub fn leave_to_sanitizer() -> bool {
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) };
+    AT_ONCE.store(!found.is_null(), Ordering::Relaxed);
+    !found.is_null()
+}
+
 /// Bytes in use.
 #[must_use]
 pub fn bytes() -> isize {
@@ -93,7 +105,7 @@ unsafe impl GlobalAlloc for Quarantine {
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        if layout.size() > LARGEST {
+        if layout.size() > LARGEST || AT_ONCE.load(Ordering::Relaxed) {
             // SAFETY: as the caller promised.
             return unsafe { System.dealloc(ptr, layout) };
         }

@@ -1,7 +1,7 @@
 //! A search for faults: random operations and random events of lives, checked against a model.
 //!
 //! Tests show what their author thought of. The search closes, cancels, drops, forgets and polls again at moments that nobody chose, over
-//! the simulated network (where a seed repeats a run exactly), loopback, shared memory and TCP, and checks what the library promises:
+//! the simulated network (where a seed repeats a run exactly), loopback, shared memory, TCP and RDMA, and checks what the library promises:
 //! each operation ends exactly once and in bounded progress; what arrives is what the buffer held when it was posted, at the right receive,
 //! from the right peer, in order; memory is not touched after it was given back; and at the end everything is as at the beginning.
 //!
@@ -10,8 +10,10 @@
 //!   three know nothing of how the endpoints are driven, and serve processes of any number
 //! * [`world`]: a run in this process
 //! * [`heap`]: an allocator that holds freed memory back and finds writes to it
+//! * `double`: devices for RDMA, by a double of libibverbs
 //! * [`program`]: the program that makes runs, shortens those that found something, and reports
 
+mod double;
 mod draw;
 pub mod heap;
 pub mod ledger;

@@ -17,11 +17,13 @@ pub enum Transport {
     Shm,
     /// TCP.
     Tcp,
+    /// RDMA, on devices of the double of libibverbs.
+    Verbs,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Sim, Self::Loopback, Self::Shm, Self::Tcp];
+    pub const ALL: [Self; 5] = [Self::Sim, Self::Loopback, Self::Shm, Self::Tcp, Self::Verbs];
 
     /// As on the command line.
     #[must_use]
@@ -31,6 +33,7 @@ impl Transport {
             Self::Loopback => "loopback",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
         }
     }
 }
@@ -48,6 +51,27 @@ pub struct Seating {
     pub counted: bool,
 }
 
+/// The devices of a run over RDMA: there are [`DEVICES`].
+#[derive(Clone, Copy, Debug)]
+pub struct Devices {
+    /// Each place has a fabric of its own, which opens a device anew.
+    pub own_fabrics: bool,
+    /// Such fabrics are on two devices in turn.
+    pub both: bool,
+    /// Connections that no device can make are made over TCP.
+    pub with_tcp: bool,
+    /// Types of windows that the devices have: a sum of 1, 2 and 4.
+    pub windows: u8,
+    /// The key of what was ended is given to the next.
+    pub reuse: bool,
+    /// Reads under way at most.
+    pub reads: u8,
+    /// Bytes that a request carries with it at most.
+    pub inline: u16,
+    /// Milliseconds until a request without an answer ends.
+    pub timeout: u16,
+}
+
 /// What the world of a run is like.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -63,6 +87,8 @@ pub struct Settings {
     pub delay: u64,
     /// Connections may break.
     pub breaks: bool,
+    /// Of RDMA: the devices.
+    pub devices: Option<Devices>,
     /// All endpoints are of one domain.
     pub one_domain: bool,
     /// Bytes of unexpected messages that are kept.
@@ -232,6 +258,59 @@ pub enum GroupStep {
     Leave,
 }
 
+/// A request to a device, or what a device does later than it could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A message.
+    Send,
+    /// A write of a peer's memory.
+    Write,
+    /// A read of a peer's memory.
+    Read,
+    /// A window's binding.
+    Bind,
+    /// Its end.
+    Invalidate,
+    /// The way to a peer's port is found.
+    Connect,
+    /// The completion of a receive is seen.
+    Receive,
+}
+
+/// A call of libibverbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Call {
+    RegisterMemory,
+    AllocateWindow,
+    CreateQueue,
+    CreateChannel,
+    CreatePair,
+    ModifyPair,
+    AllocateDomain,
+}
+
+/// What happens to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceStep {
+    /// Requests of this kind begin so many milliseconds late; at once with 0.
+    Delay(Request, u8),
+    /// A call fails: the one after so many others.
+    Refuse(Call, u8),
+    /// A request completes with this status: the one after so many others.
+    Fail(Request, u8, u8),
+    /// A completion queue overflows: the one that was made so many before the last.
+    QueueError(u8),
+    /// The queue pair that was made last is in error.
+    PairError,
+    /// The port goes down, or comes up.
+    Port(bool),
+    /// The port has another address.
+    Address,
+    /// The device fails for good.
+    Fatal,
+}
+
 /// One step.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -266,6 +345,8 @@ pub enum Step {
     Share { at: u8 },
     /// Breaks a connection.
     Break { nth: u8 },
+    /// Something happens to a device.
+    Device { device: u8, what: DeviceStep },
     /// Registers memory at a place.
     Register { at: u8, raw: bool },
     /// Closes a region.
@@ -289,6 +370,7 @@ impl Step {
             | Self::Open { .. }
             | Self::Share { .. }
             | Self::Break { .. }
+            | Self::Device { .. }
             | Self::Cancel { .. }
             | Self::CancelPool { .. }
             | Self::Deregister { .. } => true,
@@ -313,6 +395,8 @@ pub struct Plan {
 
 /// Handles that a run has at a time.
 pub const SLOTS: usize = 16;
+/// Devices of a run over RDMA.
+pub const DEVICES: usize = 2;
 /// Queues of a run.
 pub const QUEUES: usize = 2;
 /// Counters of a run.

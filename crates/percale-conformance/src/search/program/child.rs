@@ -31,7 +31,10 @@ pub(super) fn main(words: &[String]) -> ExitCode {
     let mut seed: u64 = words.get(1).and_then(|seed| seed.parse().ok()).expect("a seed");
     let time = Duration::from_millis(words.get(2).and_then(|time| time.parse().ok()).expect("milliseconds"));
     let kept = words.get(3).map(|text| super::shrink::indices(text));
-    lent::watch_signals();
+    // It reports signals itself, with more.
+    if !heap::leave_to_sanitizer() {
+        lent::watch_signals();
+    }
     std::panic::set_hook(Box::new(|info| {
         if info.payload().downcast_ref::<&str>().is_some_and(|text| *text == waker::PANIC) {
             return;

@@ -12,19 +12,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use self::spawn::{Batch, batch};
-use super::KNOWN;
 use super::ledger::Fault;
 use super::step::{Plan, Transport};
 use super::world::Done;
+use super::{KNOWN, double};
 
 const HELP: &str = "\
 Random operations and random events of lives, checked against a model.
 
-percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|all] [--json]
+percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|verbs|all] [--json]
 
   --minutes N      how long (default 1; fractions are allowed)
   --seed S         the first seed; further runs count up from it (default: from the clock)
-  --transport T    where (default all; several are separated by commas)
+  --transport T    where (default all; several are separated by commas); verbs needs a double of libibverbs,
+                   libpercale_verbs_double.so beside this program or named by PERCALE_VERBS_LIBRARY
   --json           the result as one JSON object on standard output
   --no-shrink      does not shorten runs that found something
 
@@ -63,9 +64,16 @@ fn transport(name: &str) -> Option<Transport> {
     Transport::ALL.into_iter().find(|one| one.name() == name)
 }
 
+/// Why a transport cannot be searched here.
+fn missing(transport: Transport) -> Option<&'static str> {
+    let is_missing = transport == Transport::Verbs && double::path().is_none();
+    is_missing.then_some("verbs: there is no double of libibverbs (cargo build -p percale-verbs-double)")
+}
+
 fn options(words: &[String]) -> Result<Options, String> {
     let seed = crate::random::seed();
-    let mut options = Options { minutes: 1.0, seed, transports: Transport::ALL.to_vec(), json: false, shrink: true };
+    let all = Transport::ALL.into_iter().filter(|one| missing(*one).is_none()).collect();
+    let mut options = Options { minutes: 1.0, seed, transports: all, json: false, shrink: true };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -85,6 +93,9 @@ fn options(words: &[String]) -> Result<Options, String> {
                     let named =
                         text.split(',').map(|name| transport(name).ok_or_else(|| format!("no transport {name}")));
                     options.transports = named.collect::<Result<_, _>>()?;
+                    if let Some(why) = options.transports.iter().find_map(|one| missing(*one)) {
+                        return Err(why.to_owned());
+                    }
                 }
             }
             "--json" => options.json = true,
@@ -127,12 +138,19 @@ fn show(words: &[String]) -> ExitCode {
     };
     let plan = Plan::new(seed, transport);
     let kept = words.get(2).map_or_else(|| (0..plan.steps.len()).collect(), |text| shrink::indices(text));
+    if let Some(why) = missing(transport) {
+        eprintln!("percale-search: {why}");
+        return ExitCode::from(2);
+    }
     println!("{:#?}", plan.settings);
     for index in &kept {
         println!("{index:>5}  {:?}", plan.steps[*index]);
     }
     let text = shrink::text(&kept);
-    child::main(&[transport.name().into(), seed.to_string(), "1".into(), text])
+    // A process of its own: it needs the double in its environment.
+    let status = spawn::helper(transport, seed, Duration::from_millis(1)).arg(text).status();
+    let code = status.ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+    ExitCode::from(code.unwrap_or(1))
 }
 
 /// What was done over a transport.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::{Done, Fault, Transport};
+use super::{Done, Fault, Transport, double};
 
 /// What a helper did.
 #[derive(Debug)]
@@ -21,6 +21,10 @@ pub(super) struct Batch {
 
 /// A run that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// What begins a report of AddressSanitizer, and how many lines of one are kept.
+const SANITIZER: &str = "ERROR: AddressSanitizer";
+const REPORTED: usize = 40;
 
 /// Kinds of faults, whose names the helper writes.
 const KINDS: [&str; 32] = [
@@ -66,11 +70,21 @@ fn kind(name: &str) -> &'static str {
     Box::leak(name.to_owned().into_boxed_str())
 }
 
-/// Makes runs from a seed on, for so long; or one, of these steps.
-pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
+/// A helper that makes runs from a seed on, for so long.
+pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command {
     let program = std::env::current_exe().expect("the program has a path");
     let mut command = Command::new(program);
-    command.arg("child").arg(transport.name()).arg(seed.to_string()).arg(time.as_millis().to_string()).args(kept);
+    command.arg("child").arg(transport.name()).arg(seed.to_string()).arg(time.as_millis().to_string());
+    if transport == Transport::Verbs {
+        command.envs(double::path().map(|path| (double::LIBRARY, path)));
+    }
+    command
+}
+
+/// Makes runs from a seed on, for so long; or one, of these steps.
+pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
+    let mut command = helper(transport, seed, time);
+    command.args(kept);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a helper");
     let (lines, said) = channel();
@@ -85,8 +99,10 @@ pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Optio
     let errors = child.stderr.take().expect("it is piped");
     let errors = std::thread::spawn(move || {
         let lines: Vec<String> = BufReader::new(errors).lines().map_while(Result::ok).collect();
-        let last = lines.len().saturating_sub(4);
-        lines[last..].join(" ")
+        match lines.iter().position(|line| line.contains(SANITIZER)) {
+            Some(first) => lines[first..].iter().take(REPORTED).map(|line| line.trim()).collect::<Vec<_>>().join(" "),
+            None => lines[lines.len().saturating_sub(4)..].join(" "),
+        }
     });
     let mut batch = Batch { runs: 0, done: Done::default(), next: seed, fault: None };
     let mut running = None;
@@ -129,7 +145,11 @@ pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Optio
     reader.join().unwrap_or_default();
     let errors = errors.join().unwrap_or_default();
     if batch.fault.is_none() && status.code() != Some(0) {
-        let name = status.signal().map_or_else(|| "ended early".to_owned(), |signal| format!("signal {signal}"));
+        let name = match status.signal() {
+            Some(signal) => format!("signal {signal}"),
+            None if errors.contains(SANITIZER) => "address sanitizer".to_owned(),
+            None => "ended early".to_owned(),
+        };
         batch.fault = Some((running.unwrap_or(seed), 0, Fault::new(kind(&name), errors)));
     }
     batch

@@ -3,6 +3,7 @@
 //! * `messages`: posting messages and receives, and taking reports
 //! * `handles`: operations of the safe API
 //! * `lives`: opening and closing
+//! * `devices`: fabrics, and what happens to RDMA devices
 //! * `accesses`: regions, and what is read and written there
 //! * `counters`: deferred and triggered work
 //! * `groups`: collectives
@@ -12,6 +13,7 @@
 
 mod accesses;
 mod counters;
+mod devices;
 mod groups;
 mod handles;
 mod lives;
@@ -21,17 +23,16 @@ mod settle;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use percale::transport::sim::{Network, SimOptions};
 use percale::{
-    AddressVector, CompletionQueue, Counter, Domain, Endpoint, EventQueue, Info, PeerAddress, SharedEndpoint,
-    SharedReceive, TransportKind,
+    AddressVector, CompletionQueue, Counter, Domain, Endpoint, EventQueue, PeerAddress, SharedEndpoint, SharedReceive,
 };
 
 use self::accesses::Regions;
 use self::counters::Deferrals;
+use self::devices::Fabrics;
 use self::groups::Groups;
 use self::handles::Held;
 use super::ledger::{Criteria, Fault, Ledger, Life, Place, Verdict};
@@ -132,6 +133,7 @@ pub struct Done {
 pub(super) struct World {
     settings: Settings,
     network: Option<Network>,
+    fabrics: Fabrics,
     seats: Vec<Seat>,
     /// Which place a name in the vectors is.
     names: BTreeMap<u64, Place>,
@@ -175,9 +177,13 @@ impl World {
             };
             Network::new(settings.network_seed, options)
         });
-        let common = domain(settings, network.as_ref());
+        let fabrics = Fabrics::new(settings);
+        let common = fabrics.domain(settings, network.as_ref(), 0);
         let seats = settings.seats.iter().enumerate().map(|(number, _)| {
-            let domain = if settings.one_domain { common.clone() } else { domain(settings, network.as_ref()) };
+            let domain = match settings.one_domain {
+                true => common.clone(),
+                false => fabrics.domain(settings, network.as_ref(), number),
+            };
             let address = match network {
                 Some(_) => SocketAddr::from(([10, 0, 0, 1], PORTS + number as u16)),
                 None => SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -195,6 +201,7 @@ impl World {
         let mut world = Self {
             seats: seats.collect(),
             network,
+            fabrics,
             names: BTreeMap::new(),
             queues: (0..QUEUES).map(|_| CompletionQueue::new(2, settings.queue_limit)).collect(),
             pool: common.shared_receive(),
@@ -225,7 +232,7 @@ impl World {
 
     /// A further domain.
     fn domain(&self) -> Domain {
-        domain(&self.settings, self.network.as_ref())
+        self.fabrics.domain(&self.settings, self.network.as_ref(), 0)
     }
 
     fn place(&self, number: u8) -> usize {
@@ -331,6 +338,10 @@ impl World {
                 }
                 Ok(())
             }
+            Step::Device { device, what } => {
+                self.device(usize::from(device), what);
+                Ok(())
+            }
             Step::Register { at, raw } => self.register(self.place(at), raw),
             Step::Deregister { at, nth, forget } => self.deregister(self.place(at), usize::from(nth), forget),
             Step::Access { at, to, block, by, slot, fenced } => {
@@ -345,20 +356,6 @@ impl World {
             Step::Group { at, what } => self.group(self.place(at), what),
         }
     }
-}
-
-fn domain(settings: &Settings, network: Option<&Network>) -> Domain {
-    // What is on the machine does not change between two runs.
-    static INFO: OnceLock<Info> = OnceLock::new();
-    let info = INFO.get_or_init(|| Info::discover().expect("discovery"));
-    let builder = info.domain().unexpected_cap(settings.unexpected);
-    let builder = match (settings.transport, network) {
-        (_, Some(network)) => builder.simulated(network),
-        (Transport::Shm, _) => builder.transport(TransportKind::Shm),
-        (Transport::Tcp, _) => builder.transport(TransportKind::Tcp),
-        _ => builder.transport(TransportKind::Loopback),
-    };
-    builder.open().expect("a domain")
 }
 
 impl Drop for World {

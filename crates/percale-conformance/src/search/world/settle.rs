@@ -18,6 +18,7 @@ const QUIET: Duration = Duration::from_secs(5);
 impl World {
     /// Brings the run to its end.
     pub(super) fn settle(&mut self) -> Verdict {
+        self.calm_devices();
         // Shared receives are reported by an endpoint, if there is one.
         for place in 0..self.seats.len() {
             if self.seats[place].open.is_none() {

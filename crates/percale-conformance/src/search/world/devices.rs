@@ -1,0 +1,123 @@
+//! Fabrics, whose domains places are in; and what happens to the devices of those over RDMA.
+
+use std::sync::OnceLock;
+
+use percale::transport::sim::Network;
+use percale::{Domain, Info, TransportKind};
+
+use super::World;
+use crate::search::double;
+use crate::search::step::{Call, DEVICES, DeviceStep, Request, Settings, Transport};
+
+/// The fabrics of a run.
+pub(super) struct Fabrics {
+    /// Those of its own: over RDMA, where they have opened devices.
+    own: Vec<Info>,
+}
+
+fn discover() -> Info {
+    Info::discover().expect("discovery")
+}
+
+impl Fabrics {
+    /// Makes those of a run; over RDMA, the devices first.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let Some(devices) = settings.devices else { return Self { own: Vec::new() } };
+        for number in 0..DEVICES {
+            let (windows, reuse, timeout) = (devices.windows, u8::from(devices.reuse), devices.timeout);
+            let (reads, inline) = (devices.reads, devices.inline);
+            // Each is made before it is reset: it may not have been there.
+            double::tell(&format!(
+                "device double{number}; reset double{number}; device double{number} windows={windows} reuse={reuse} \
+                 timeout={timeout} max_qp_rd_atom={reads} max_inline_data={inline}"
+            ));
+        }
+        let fabrics = if devices.own_fabrics { settings.seats.len() } else { 1 };
+        let own = (0..fabrics).map(|number| {
+            // A fabric opens the first device that has a port.
+            let second = u8::from(devices.both && number % DEVICES == 1);
+            double::tell(&format!("device double0 up={}", 1 - second));
+            discover()
+        });
+        let own = own.collect();
+        double::tell("device double0 up=1");
+        Self { own }
+    }
+
+    /// A domain for a place.
+    pub(super) fn domain(&self, settings: &Settings, network: Option<&Network>, place: usize) -> Domain {
+        // What is on the machine does not change between two runs.
+        static INFO: OnceLock<Info> = OnceLock::new();
+        let own = self.own.get(place % self.own.len().max(1));
+        let info = own.unwrap_or_else(|| INFO.get_or_init(discover));
+        let builder = info.domain().unexpected_cap(settings.unexpected);
+        let builder = match (settings.transport, network) {
+            (_, Some(network)) => builder.simulated(network),
+            (Transport::Shm, _) => builder.transport(TransportKind::Shm),
+            (Transport::Tcp, _) => builder.transport(TransportKind::Tcp),
+            (Transport::Verbs, _) if settings.devices.is_some_and(|devices| devices.with_tcp) => {
+                builder.transport(TransportKind::Verbs).transport(TransportKind::Tcp)
+            }
+            (Transport::Verbs, _) => builder.transport(TransportKind::Verbs),
+            _ => builder.transport(TransportKind::Loopback),
+        };
+        builder.open().expect("a domain")
+    }
+}
+
+const fn request(what: Request) -> &'static str {
+    match what {
+        Request::Send => "send",
+        Request::Write => "write",
+        Request::Read => "read",
+        Request::Bind => "bind",
+        Request::Invalidate => "invalidate",
+        Request::Connect => "connect",
+        Request::Receive => "receive",
+    }
+}
+
+const fn call(what: Call) -> &'static str {
+    match what {
+        Call::RegisterMemory => "ibv_reg_mr",
+        Call::AllocateWindow => "ibv_alloc_mw",
+        Call::CreateQueue => "ibv_create_cq",
+        Call::CreateChannel => "ibv_create_comp_channel",
+        Call::CreatePair => "ibv_create_qp",
+        Call::ModifyPair => "ibv_modify_qp",
+        Call::AllocateDomain => "ibv_alloc_pd",
+    }
+}
+
+impl World {
+    /// Something happens to a device.
+    pub(super) fn device(&mut self, number: usize, what: DeviceStep) {
+        if self.settings.devices.is_none() {
+            return;
+        }
+        let name = format!("double{}", number % DEVICES);
+        let command = match what {
+            DeviceStep::Delay(late, milliseconds) => format!("delay {name} {} {milliseconds}", request(late)),
+            // ENOMEM.
+            DeviceStep::Refuse(what, after) => format!("fail {name} {} {} 12", call(what), after + 1),
+            DeviceStep::Fail(what, after, status) => {
+                format!("fail {name} {} {} status {status}", request(what), after + 1)
+            }
+            DeviceStep::QueueError(before) => format!("event {name} cq_error {before}"),
+            DeviceStep::PairError => format!("event {name} qp_fatal"),
+            DeviceStep::Port(true) => format!("event {name} port_active"),
+            DeviceStep::Port(false) => format!("event {name} port_error"),
+            DeviceStep::Address => format!("event {name} gid_change"),
+            DeviceStep::Fatal => format!("event {name} fatal"),
+        };
+        // There may be no such queue.
+        double::tell(&command);
+    }
+
+    /// Nothing more happens to the devices, so that what is under way ends.
+    pub(super) fn calm_devices(&self) {
+        if self.settings.devices.is_some() {
+            (0..DEVICES).for_each(|number| _ = double::tell(&format!("calm double{number}")));
+        }
+    }
+}
