@@ -28,6 +28,7 @@ pub mod remote_model;
 pub mod safe;
 pub mod scalable;
 pub mod sets;
+pub mod shared_closing;
 pub mod shared_receive;
 pub mod sleeping;
 pub mod tagged;
@@ -316,6 +317,8 @@ macro_rules! conformance {
                 av_046_av_047_av_050_who_was_removed_is_not_sent_to;
             shared_receive:
                 ctx_009_a_directed_shared_receive_ends_with_its_peer;
+            shared_closing:
+                ctx_008_receives_of_a_member_that_closes_meanwhile_end_once;
             scalable:
                 av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages,
                 ctx_003_a_plain_address_means_context_0,

@@ -347,6 +347,7 @@ impl<'d> EndpointBuilder<'d> {
             receive,
             counters: self.counters,
             pool,
+            heir: None,
             operations: Operations::default(),
             events: self.events,
             unexpected_cap: settings.unexpected_cap,

@@ -10,22 +10,30 @@
 //! reach at which address: the source of its messages is one number for all endpoints, which stands for each of these addresses
 //! while any endpoint has a connection to it. What a peer says of its address that was not met there is no address at all.
 //!
+//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives it, another member
+//! reports their ends, or the next one that joins: a receive belongs to the context, and ends once whatever its endpoint does.
+//!
 //! Locks: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls no engine.
+
+mod many;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use self::many::Many;
 use super::engine::peers::At;
+use super::engine::types::Notify;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
 use super::shared_receive::Owed;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
+use crate::completion::entry::{Entry, ErrorEntry};
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
 use crate::memory::forked::ProcessMutex;
-use crate::memory::volatile::{Segment, Segments};
+use crate::memory::volatile::Segments;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 use crate::transport::shm::Bell;
@@ -101,58 +109,6 @@ pub(crate) enum Kind {
     Many(Arc<Many>),
 }
 
-/// A buffer for many messages.
-#[derive(Debug, Default)]
-pub(crate) struct Many {
-    state: Mutex<ManyState>,
-}
-
-#[derive(Debug, Default)]
-struct ManyState {
-    used: usize,
-    in_flight: usize,
-    closed: bool,
-}
-
-impl Many {
-    fn lock(&self) -> MutexGuard<'_, ManyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next part, for a message of `len` bytes; and whether there is room for more.
-    fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
-        let mut state = self.lock();
-        // One segment, as was checked; a message of no bytes has a place in it too.
-        let segment = whole.as_slice().first().copied().unwrap_or(Segment::EMPTY);
-        let part = segment.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
-        state.used += part.len();
-        state.in_flight += 1;
-        state.closed = whole.len() - state.used < minimum.max(1);
-        (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
-    }
-
-    /// A message is complete: whether that released the buffer.
-    pub(crate) fn done(&self) -> bool {
-        let mut state = self.lock();
-        state.in_flight -= 1;
-        state.closed && state.in_flight == 0
-    }
-
-    /// As [`done`](Self::done), and reports that before any other part can end.
-    pub(crate) fn end_part(&self, report: impl FnOnce(bool)) {
-        let mut state = self.lock();
-        state.in_flight -= 1;
-        report(state.closed && state.in_flight == 0);
-    }
-
-    /// It takes no more messages: whether it is released by that, as no part of it is in use.
-    pub(crate) fn close(&self) -> bool {
-        let mut state = self.lock();
-        state.closed = true;
-        state.in_flight == 0
-    }
-}
-
 /// A message that a member keeps.
 #[derive(Debug)]
 struct Announced {
@@ -178,6 +134,17 @@ pub(crate) enum Note {
     LookAt(At),
     /// This receive was cancelled.
     Canceled { tagged: bool, receive: Waiting },
+    /// A receive has ended that another member had taken, whose own queue is gone.
+    Over(Box<Over>),
+}
+
+/// The end of a receive, which is still to be reported.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) notify: Notify,
+    /// It is a part of this buffer, and ends when it is reported.
+    pub(crate) part: Option<Arc<Many>>,
+    pub(crate) result: Result<Entry, ErrorEntry>,
 }
 
 /// The notes for one member.
@@ -457,6 +424,18 @@ impl Pool {
         true
     }
 
+    /// Has some member report the end of a receive, or the next one that joins. The peer's number is left out: it is one of the vector of
+    /// the member that received.
+    pub(crate) fn report(&self, mut over: Over) {
+        match &mut over.result {
+            Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
+            Err(error) => error.entry.source = PeerAddress::UNSPECIFIED,
+        }
+        if let Some(mut state) = self.lock() {
+            state.tell_any(Note::Over(Box::new(over)));
+        }
+    }
+
     /// Takes back a receive that owns its buffer, if it has no message.
     pub(crate) fn withdraw(&self, owed: &Owed) -> Option<(Owed, Buffer)> {
         let ours = |waiting: &Waiting| matches!(&waiting.kind, Kind::Safe(other, _) if other.is(owed));
@@ -565,7 +544,9 @@ impl Membership {
             }
         };
         // Its part stays unused; the whole is released if that was the last.
-        if many.done() {
+        let mut released = false;
+        many.end_part(|last| released = last);
+        if released {
             state.tell_any(Note::Canceled { tagged, receive });
         }
     }
@@ -615,6 +596,11 @@ impl Membership {
         if state.is_up(source) { Vec::new() } else { state.directed(source) }
     }
 
+    /// The context that it is a part in.
+    pub(crate) const fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     /// Whether there are notes. One relaxed load.
     #[inline]
     pub(crate) fn has_notes(&self) -> bool {
@@ -647,9 +633,9 @@ impl Drop for Membership {
             match note {
                 Note::Fill { tagged, receive, pattern, .. } => self.give_back(tagged, pattern, receive),
                 Note::LookFor(_) | Note::LookAt(_) => {}
-                canceled @ Note::Canceled { .. } => {
+                end @ (Note::Canceled { .. } | Note::Over(_)) => {
                     if let Some(mut state) = self.pool.lock() {
-                        state.tell_any(canceled);
+                        state.tell_any(end);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! A pool and its members, without endpoints.
 
 use super::*;
-use crate::SharedReceive;
+use crate::{Segment, SharedReceive};
 
 /// A member, and the number of a message of its own.
 fn member(shared: &SharedReceive) -> (Membership, Held) {

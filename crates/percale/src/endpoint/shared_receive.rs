@@ -5,6 +5,11 @@
 //! that came first. The endpoint that received it reports it, to its own queue and counters. Endpoints of one connection can
 //! share receives as well. A receive that an endpoint posts for itself goes before shared ones.
 //!
+//! A receive belongs to the context, not to the endpoint whose message took it. If that endpoint closes before the message is complete, the
+//! receive ends with [`ErrorCode::Canceled`]: in the queue that the endpoint reports receives to or, if that is the endpoint's own queue,
+//! which is closed with it, in the queue of another endpoint of the context (of the next one that joins, if there is none), without the
+//! number of the sender. Receives that wait for a message are not concerned.
+//!
 //! A shared context makes no progress: its endpoints do. Posting takes one short lock; so does each message of its endpoints.
 //! Endpoints without a shared context know nothing of it.
 

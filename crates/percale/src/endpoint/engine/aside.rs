@@ -9,15 +9,16 @@
 //! peers that do not move, the memory of further ones is given up for good.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::access::Execution;
 use super::collective::Scratch;
 use super::staged::Staged;
-use super::types::Pull;
+use super::types::{Notify, Pull};
 use crate::completion::counter::Counter;
-use crate::completion::entry::ErrorEntry;
+use crate::completion::entry::{CompletionFlags, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
+use crate::endpoint::pool::{Many, Over, Pool};
 use crate::memory::buffer::Buffer;
 use crate::memory::forked::PerProcess;
 use crate::transport::shm::Residue;
@@ -41,12 +42,44 @@ pub(super) enum Memory {
 /// What is to be reported once the memory is the application's again.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// Where; an endpoint's own queue is gone with it.
-    pub(super) queue: Option<CompletionQueue>,
+    /// Where.
+    pub(super) place: LatePlace,
     /// Room was reserved there.
     pub(super) reserved: bool,
     pub(super) error: ErrorEntry,
     pub(super) counters: Vec<Counter>,
+    /// It is a part of this buffer of a shared context, which is not released before that.
+    pub(super) part: Option<Arc<Many>>,
+}
+
+/// Where a late end is reported.
+#[derive(Debug)]
+pub(super) enum LatePlace {
+    /// In this queue.
+    Queue(CompletionQueue),
+    /// By another endpoint of this shared receive context.
+    Pool(Arc<Pool>, Notify),
+    /// Nowhere: an endpoint's own queue is gone with it.
+    Nowhere,
+}
+
+impl Late {
+    fn end(self) {
+        let Self { place, reserved, mut error, counters, part } = self;
+        match (place, part) {
+            (LatePlace::Pool(pool, notify), part) => pool.report(Over { notify, part, result: Err(error) }),
+            (LatePlace::Queue(queue), Some(part)) => part.end_part(|released| {
+                if released {
+                    error.entry.flags |= CompletionFlags::MULTI_RECEIVE;
+                }
+                queue.update(|ring| ring.push_error_event(error));
+            }),
+            (LatePlace::Queue(queue), None) if reserved => queue.push_error(error),
+            (LatePlace::Queue(queue), None) => queue.update(|ring| ring.push_error_event(error)),
+            (LatePlace::Nowhere, _) => {}
+        }
+        counters.into_iter().for_each(|counter| counter.add_error(1));
+    }
 }
 
 /// What one endpoint left.
@@ -75,14 +108,7 @@ impl Aside {
     fn end(self) {
         let Self { residues, memory, reports } = self;
         drop((residues, memory));
-        for Late { queue, reserved, error, counters } in reports {
-            match queue {
-                Some(queue) if reserved => queue.push_error(error),
-                Some(queue) => queue.update(|ring| ring.push_error_event(error)),
-                None => {}
-            }
-            counters.into_iter().for_each(|counter| counter.add_error(1));
-        }
+        reports.into_iter().for_each(Late::end);
     }
 }
 

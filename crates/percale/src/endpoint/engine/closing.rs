@@ -28,6 +28,7 @@ impl Engine {
             return; // Closed before; or a forked child's copy: the connections are its parent's.
         }
         // Nothing begins any more.
+        self.core.leave_pool();
         self.core.end_waiting(WHY);
         self.give_up_connecting();
         let until = self.flush();

@@ -33,7 +33,7 @@ use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
-use crate::endpoint::pool::Membership;
+use crate::endpoint::pool::{Membership, Pool};
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::table::{Id, Table};
@@ -103,6 +103,9 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// The shared receive context, if there is one.
     pub(crate) pool: Option<Membership>,
+    /// The context that this endpoint has left, since it is closing, if no queue outlives it in which it could report the receives that it has
+    /// taken.
+    pub(crate) heir: Option<Arc<Pool>>,
     /// Safe operations.
     pub(crate) operations: Operations,
     /// What happened to peers.
@@ -181,12 +184,13 @@ impl Core {
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
-            (Notify::Silent | Notify::Triggered | Notify::Collective, _) => return,
+            (Notify::Silent | Notify::SharedSilent | Notify::Triggered | Notify::Collective, _) => return,
             (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
             (Notify::Queue, None) => own.push(entry),
             (Notify::Queue, Some(queue)) => queue.push(entry),
             (Notify::Event, None) => own.push_event(entry),
-            (Notify::Event, Some(queue)) => queue.update(|ring| ring.push_event(entry)),
+            (Notify::Event | Notify::Shared, Some(queue)) => queue.update(|ring| ring.push_event(entry)),
+            (Notify::Shared, None) => return self.report_shared(notify, Ok(entry)),
         }
         self.reported += 1;
     }
@@ -224,9 +228,8 @@ impl Core {
             // These were dealt with before.
             (Notify::Collective, _) => return,
             (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
-            (Notify::Event | Notify::Silent | Notify::Triggered, Some(queue)) => {
-                queue.update(|ring| ring.push_error_event(error))
-            }
+            (Notify::Shared | Notify::SharedSilent, None) => return self.report_shared(notify, Err(error)),
+            (_, Some(queue)) => queue.update(|ring| ring.push_error_event(error)),
         }
         self.reported += 1;
     }
@@ -281,7 +284,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             if let Some(many) = self.shared_part(multi) {
                 let short = (len > room).then(|| ErrorEntry::truncated(entry, len - room));
-                return self.shared_part_over(&many, receive.notify, short.map_or(Ok(entry), Err));
+                return self.shared_part_over(many, receive.notify, short.map_or(Ok(entry), Err));
             }
             entry.flags |= self.multi_done(multi);
         }
@@ -367,7 +370,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             if let Some(many) = self.shared_part(multi) {
                 let failure = ErrorEntry::new(entry, error).with_text(why.to_owned());
-                return self.shared_part_over(&many, receive.notify, Err(failure));
+                return self.shared_part_over(many, receive.notify, Err(failure));
             }
             entry.flags |= self.multi_done(multi);
         }

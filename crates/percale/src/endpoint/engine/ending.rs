@@ -5,9 +5,10 @@
 //! takes longer than closing may, operation and memory are kept [`aside`](super::aside).
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::aside::{self, Aside, Late, Memory};
+use super::aside::{self, Aside, Late, LatePlace, Memory};
 use super::core::Core;
 use super::residue::{Broken, Left};
 use super::types::{Notify, Pull, Receive, Side};
@@ -15,6 +16,7 @@ use super::windows::{Abandoned, Dying};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Source;
+use crate::endpoint::pool::Many;
 use crate::table::Id;
 use crate::transport::Connection;
 
@@ -28,6 +30,14 @@ pub(super) struct Held {
     quiet: bool,
     /// Counts its end besides.
     counting: Option<Counter>,
+    /// It is a part of this buffer of a shared context.
+    part: Option<Arc<Many>>,
+}
+
+impl Held {
+    const fn of(side: Side, notify: Notify, error: ErrorEntry, part: Option<Arc<Many>>) -> Self {
+        Self { side, notify, error, quiet: false, counting: None, part }
+    }
 }
 
 /// What is held for one cause: the operations and their memory.
@@ -49,8 +59,6 @@ impl Core {
                 Left::Window(dying) => windows.push(dying),
             }
         }
-        // Neither its own nor shared: what others post there is others'.
-        self.pool = None;
         self.end_groups(&held_groups(&links), why);
         windows.into_iter().for_each(|dying| self.end_window(dying, why));
         for tagged in [false, true] {
@@ -109,11 +117,16 @@ impl Core {
                 if let Pull::Message { head, receive, .. } = &pull {
                     let mut entry = self.received_entry(from, head, 0, receive);
                     self.leave(receive.place);
-                    if let Some(multi) = receive.multi {
+                    let part = receive.multi.and_then(|multi| self.shared_part(multi));
+                    if let Some(multi) = receive.multi.filter(|_| part.is_none()) {
+                        // Its other parts have ended, or are held with this one and end with it.
                         entry.flags |= self.multi_done(multi);
                     }
                     let failure = ErrorEntry::new(entry, error).with_text(why.clone());
-                    self.set_aside(Side::Receive, receive.notify, failure, &mut holding);
+                    match part {
+                        Some(_) => holding.operations.push(Held::of(Side::Receive, receive.notify, failure, part)),
+                        None => self.set_aside(Side::Receive, receive.notify, failure, &mut holding),
+                    }
                 } else {
                     holding.memory.push(Memory::Pull(pull));
                 }
@@ -131,12 +144,21 @@ impl Core {
             std::thread::yield_now();
         }
         let over = kept.is_over();
-        for Held { side, notify, error, quiet, counting } in operations {
+        for Held { side, notify, error, quiet, counting, part } in operations {
             if !over {
-                let queue = self.queue_of(side).cloned();
+                let heir = self.heir.clone().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
+                let place = match (self.queue_of(side).cloned(), heir) {
+                    (Some(queue), _) => LatePlace::Queue(queue),
+                    (None, Some(pool)) => LatePlace::Pool(pool, notify),
+                    (None, None) => LatePlace::Nowhere,
+                };
                 let counter = self.counters.of(error.entry.flags).filter(|_| !quiet);
                 let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
-                kept.report(Late { queue, reserved: notify == Notify::Queue, error, counters });
+                kept.report(Late { place, reserved: notify == Notify::Queue, error, counters, part });
+                continue;
+            }
+            if let Some(many) = part {
+                self.shared_part_over(many, notify, Err(error));
                 continue;
             }
             if quiet {
@@ -158,8 +180,8 @@ impl Core {
     fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
         let context = error.entry.context;
         match notify {
-            Notify::Queue | Notify::Event | Notify::Silent => {
-                holding.operations.push(Held { side, notify, error, quiet: false, counting: None });
+            Notify::Queue | Notify::Event | Notify::Silent | Notify::Shared | Notify::SharedSilent => {
+                holding.operations.push(Held::of(side, notify, error, None));
             }
             Notify::Operation => {
                 holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
@@ -178,7 +200,7 @@ impl Core {
         error.entry.context = context;
         holding.memory.extend([Memory::Transfer(transfer), staged]);
         if notify != Notify::Operation {
-            holding.operations.push(Held { side, notify, error, quiet, counting });
+            holding.operations.push(Held { quiet, counting, ..Held::of(side, notify, error, None) });
             return;
         }
         holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));

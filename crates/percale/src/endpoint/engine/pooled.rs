@@ -12,7 +12,7 @@ use super::peers::State;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Held;
-use crate::endpoint::pool::{Kind, Many, Note, Sender, Waiting};
+use crate::endpoint::pool::{Kind, Many, Note, Over, Sender, Waiting};
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::Head;
@@ -72,7 +72,7 @@ impl Core {
     /// A shared receive as one of ours.
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
         let Waiting { segments, mut context, reports, kind, .. } = waiting;
-        let mut notify = if reports { Notify::Event } else { Notify::Silent };
+        let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
         let place = self.place(&segments);
         let mut multi = None;
         match kind {
@@ -100,28 +100,62 @@ impl Core {
     /// step, since other endpoints have parts too: no entry of a buffer comes behind the one that releases it. Counted is it afterwards: that
     /// may begin operations, which may want a part of the same buffer.
     #[cold]
-    pub(super) fn shared_part_over(&mut self, many: &Many, notify: Notify, result: Result<Entry, ErrorEntry>) {
+    pub(super) fn shared_part_over(&mut self, many: Arc<Many>, notify: Notify, result: Result<Entry, ErrorEntry>) {
         let (success, flags) = match &result {
             Ok(entry) => (true, entry.flags),
             Err(error) => (false, error.entry.flags),
         };
-        many.end_part(|released| {
-            let released = if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() };
-            match result {
-                Ok(mut entry) => {
-                    entry.flags |= released;
-                    self.report(Side::Receive, notify, entry);
-                }
-                Err(mut error) => {
-                    error.entry.flags |= released;
-                    self.report_error(Side::Receive, notify, error);
-                }
-            }
-        });
+        match &self.heir {
+            Some(pool) => pool.report(Over { notify, part: Some(many), result }),
+            None => self.report_part(&many, notify, result),
+        }
         if success {
             self.counters.succeeded(flags, &self.submissions);
         } else {
             self.counters.failed(flags, &self.submissions);
+        }
+    }
+
+    fn report_part(&mut self, many: &Many, notify: Notify, mut result: Result<Entry, ErrorEntry>) {
+        many.end_part(|released| {
+            if released {
+                match &mut result {
+                    Ok(entry) => entry.flags |= CompletionFlags::MULTI_RECEIVE,
+                    Err(error) => error.entry.flags |= CompletionFlags::MULTI_RECEIVE,
+                }
+            }
+            self.report_result(notify, result);
+        });
+    }
+
+    fn report_result(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
+        match result {
+            Ok(entry) => self.report(Side::Receive, notify, entry),
+            Err(error) => self.report_error(Side::Receive, notify, error),
+        }
+    }
+
+    /// Reports the end of a shared receive where no queue of the application's takes it: in the endpoint's own or, once this is closing, in
+    /// that of another member.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
+        if let Some(pool) = &self.heir {
+            return pool.report(Over { notify, part: None, result });
+        }
+        match result {
+            Ok(entry) => self.queue.push_event(entry),
+            Err(error) => self.queue.push_error_event(error),
+        }
+        self.reported += 1;
+    }
+
+    /// Takes no more receives of the shared context. Where no queue outlives the endpoint, other members report those that it has taken.
+    #[cold]
+    pub(super) fn leave_pool(&mut self) {
+        let Some(pool) = self.pool.take() else { return };
+        if self.queue_of(Side::Receive).is_none() {
+            self.heir = Some(Arc::clone(pool.pool()));
         }
     }
 
@@ -173,6 +207,14 @@ impl Core {
             Note::Canceled { tagged, receive } => {
                 self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
             }
+            Note::Over(over) => {
+                let Over { notify, part, result } = *over;
+                // It was counted by the member that took it.
+                match part {
+                    Some(many) => self.report_part(&many, notify, result),
+                    None => self.report_result(notify, result),
+                }
+            }
             Note::LookFor(_) | Note::LookAt(_) => {}
         }
     }
@@ -189,7 +231,7 @@ impl Core {
         let flags = CompletionFlags::RECEIVE | kind | released;
         let (context, notify) = match waiting.kind {
             Kind::Safe(owed, buffer) => (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation),
-            _ => (waiting.context, Notify::Event),
+            _ => (waiting.context, Notify::Shared),
         };
         let entry = Entry { context, flags, ..Entry::default() };
         self.fail(Side::Receive, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));

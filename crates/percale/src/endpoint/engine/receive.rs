@@ -250,15 +250,12 @@ impl Core {
         Ok(())
     }
 
-    /// One message of a multi-receive buffer is complete; says whether that released the buffer.
+    /// One message of a multi-receive buffer of the endpoint's own is complete; says whether that released the buffer.
     pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
         let Some(state) = self.multis.get_mut(multi) else { return CompletionFlags::empty() };
         state.in_flight -= 1;
         if state.closed && state.in_flight == 0 {
-            let state = self.multis.remove(multi);
-            if state.is_some_and(|state| state.pooled.is_some_and(|many| !many.done())) {
-                return CompletionFlags::empty(); // Others have parts of it.
-            }
+            self.multis.remove(multi);
             return CompletionFlags::MULTI_RECEIVE;
         }
         CompletionFlags::empty()

@@ -28,6 +28,11 @@ pub(crate) enum Notify {
     Event,
     /// Nobody, unless it fails; then the completion queue.
     Silent,
+    /// As [`Event`](Self::Event), of a receive of a shared receive context: should this endpoint close before it ends, and its queue with it,
+    /// another endpoint of the context reports it.
+    Shared,
+    /// As [`Silent`](Self::Silent), of such a receive.
+    SharedSilent,
     /// The safe operation whose number is the context.
     Operation,
     /// The operation, begun by a counter, whose number is the context: see [`Triggered`](super::triggered::Triggered).
@@ -41,7 +46,7 @@ impl Notify {
     #[inline]
     pub(crate) const fn class(self) -> u8 {
         match self {
-            Self::Queue | Self::Event | Self::Silent => 0,
+            Self::Queue | Self::Event | Self::Silent | Self::Shared | Self::SharedSilent => 0,
             Self::Operation => 1,
             Self::Triggered => 2,
             Self::Collective => 3,

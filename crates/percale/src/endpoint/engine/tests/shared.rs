@@ -1,7 +1,7 @@
 //! Shared receives: which peer a directed one is for, and in what order they are taken.
 
 use super::*;
-use crate::SharedReceive;
+use crate::{CompletionFlags, SharedReceive};
 
 /// A member of a context, with a vector of its own unless others are to share it.
 fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain) -> Station {
@@ -90,4 +90,132 @@ fn ctx_009_a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() 
     drop(peer);
     until(&members.iter().collect::<Vec<_>>(), || receive.is_ready().then_some(()));
     assert!(receive.take().unwrap().is_err());
+}
+
+/// The length of messages that do not arrive at once.
+const LONG: usize = 1 << 20;
+/// The context of the buffer for many messages.
+const MANY: u64 = 77;
+
+/// Members that report to a queue each, and share a buffer for many messages from a peer, or from any.
+struct Parts {
+    shared: SharedReceive,
+    queues: [CompletionQueue; 2],
+    /// Keeps the memory of the posted buffer.
+    _buffer: crate::memory::buffer::Buffer,
+}
+
+impl Parts {
+    fn new(shared: SharedReceive, queues: [CompletionQueue; 2], from: PeerAddress) -> Self {
+        let mut buffer = crate::memory::buffer::Buffer::from(vec![0; 4 * LONG]);
+        let segments = Segments::one(buffer.segment_for_receive().unwrap());
+        let flags = crate::OpFlags::COMPLETION | crate::OpFlags::MULTI_RECEIVE;
+        let work = crate::ReceiveWork { from, segments, tag: None, context: MANY, flags };
+        shared.pool.post(&work, &mut None).unwrap();
+        Self { shared, queues, _buffer: buffer }
+    }
+
+    /// What a member has reported: flags of each end, and whether it is a success.
+    fn ends(&self, member: usize) -> Vec<(CompletionFlags, bool)> {
+        let (mut ends, mut entry) = (Vec::new(), [crate::Entry::default()]);
+        loop {
+            match self.queues[member].read(&mut entry) {
+                Ok(0) => return ends,
+                Ok(_) => ends.push((entry[0].flags, true)),
+                Err(_) => ends.push((self.queues[member].read_error().unwrap().entry.flags, false)),
+            }
+        }
+    }
+}
+
+/// Two members of a domain that report to a queue each.
+fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [CompletionQueue; 2]) {
+    let queues = [CompletionQueue::default(), CompletionQueue::default()];
+    let vector = domain.address_vector().build().unwrap();
+    let members = queues.each_ref().map(|queue| {
+        let events = EventQueue::default();
+        let builder = domain.endpoint().vector(&vector).event_queue(&events).shared_receive(shared);
+        let endpoint = builder.receive_queue(queue).bind("127.0.0.1:0").unwrap();
+        Station { endpoint, vector: vector.clone(), events, domain: domain.clone() }
+    });
+    (members, queues)
+}
+
+#[test]
+fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
+    // The part that a peer may be copying to is of a member that has a queue, or of one whose own queue goes with it.
+    for queued in [true, false] {
+        let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
+        let shared = domain.shared_receive();
+        let ([first, second], queues) = reporting(&shared, &domain);
+        let first = match queued {
+            true => first,
+            false => {
+                drop(first);
+                member(&shared, &second.vector, &domain)
+            }
+        };
+        let (stopped, moves) = (Station::new("shm"), Station::new("shm"));
+        let parts = Parts::new(shared, queues, PeerAddress::UNSPECIFIED);
+        let sends = [(&stopped, &first), (&moves, &second)].map(|(from, to)| {
+            connect(from, to);
+            let send = from.endpoint.send(from.peer(to), vec![9; LONG]).start().unwrap();
+            until(&[to], || to.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+            send
+        });
+        assert!(parts.shared.cancel(MANY));
+        drop(first);
+        // The other part ends.
+        let ends = until(&[&second, &moves], || Some(parts.ends(1)).filter(|ends| !ends.is_empty()));
+        let [(flags, success)] = ends[..] else { panic!("{ends:?}") };
+        assert!(success);
+        assert!(!flags.contains(CompletionFlags::MULTI_RECEIVE), "released, while a peer may write to another part");
+        assert!(parts.ends(0).is_empty());
+        // The peer finds that the connection is over, and lets go.
+        let [held, sent] = sends;
+        until(&[&stopped, &moves], || (held.is_ready() && sent.is_ready()).then_some(()));
+        let ends = until(&[&second], || {
+            crate::endpoint::engine::aside::settle();
+            let [own, other] = [parts.ends(usize::from(!queued)), parts.ends(usize::from(queued))];
+            assert!(other.is_empty(), "{other:?}");
+            (!own.is_empty()).then_some(own)
+        });
+        let [(flags, success)] = ends[..] else { panic!("{ends:?}") };
+        assert!(!success && flags.contains(CompletionFlags::MULTI_RECEIVE), "{flags:?}");
+        drop((held, sent));
+    }
+}
+
+#[test]
+fn ctx_008_ctx_009_a_directed_buffer_for_many_is_released_by_its_last_part_when_its_peer_closes() {
+    let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
+    let shared = domain.shared_receive();
+    let ([first, second], queues) = reporting(&shared, &domain);
+    let peer = Station::new("tcp");
+    let name = first.peer(&peer);
+    connect(&peer, &second);
+    let to = connect(&peer, &first);
+    let parts = Parts::new(shared, queues, name);
+    // More than the sockets hold, sent at once: it is under way for as long as the member does not read.
+    let long = 3 * LONG;
+    let send = peer.endpoint.send(to, vec![9; long]).start().unwrap();
+    until(&[&first, &peer], || {
+        first.engine(|engine| !engine.core.arrivals.is_empty() || !engine.core.pulls.is_empty()).then_some(())
+    });
+    drop(send);
+    drop(peer);
+    until(&[&second], || second.ended());
+    (0..100).for_each(|_| _ = second.endpoint.progress());
+    assert!(parts.ends(1).is_empty(), "an end is reported while another member receives into a part");
+    let mut ends = Vec::new();
+    until(&[&first, &second], || {
+        assert!(parts.ends(1).is_empty(), "the member that received nothing reports something");
+        ends.extend(parts.ends(0));
+        ends.iter().any(|(flags, _)| flags.contains(CompletionFlags::MULTI_RECEIVE)).then_some(())
+    });
+    (0..100).for_each(|_| [&first, &second].into_iter().for_each(|member| _ = member.endpoint.progress()));
+    ends.extend([0, 1].map(|member| parts.ends(member)).concat());
+    let released = ends.iter().filter(|(flags, _)| flags.contains(CompletionFlags::MULTI_RECEIVE)).count();
+    assert_eq!(released, 1, "{ends:?}");
+    assert!(ends.last().unwrap().0.contains(CompletionFlags::MULTI_RECEIVE), "{ends:?}");
 }

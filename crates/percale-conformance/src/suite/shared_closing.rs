@@ -1,0 +1,166 @@
+//! Endpoints of a shared receive context that close while they receive.
+
+use std::collections::BTreeMap;
+
+use percale::{
+    CompletionFlags, CompletionQueue, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress, ReceiveWork, Segments,
+    SharedReceive,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, post_shared};
+use crate::watchdog::Watchdog;
+
+/// Receives of one message in a round.
+const RECEIVES: u64 = 4;
+/// The context of the buffer for many messages.
+const MANY: u64 = 100;
+
+/// How an operation ended: successes, failures, and whether the last of them released a buffer.
+#[derive(Debug, Default)]
+struct Ends {
+    good: usize,
+    failed: Vec<ErrorCode>,
+    released: usize,
+    last_released: bool,
+}
+
+/// A member that closes, one that stays, and who sends to the first.
+struct Members {
+    closes: Option<Endpoint>,
+    stays: Endpoint,
+    queues: Vec<CompletionQueue>,
+    ends: BTreeMap<u64, Ends>,
+}
+
+impl Members {
+    fn end(&mut self, entry: &Entry, error: Option<ErrorCode>) {
+        let ends = self.ends.entry(entry.context).or_default();
+        match error {
+            None => ends.good += 1,
+            Some(error) => ends.failed.push(error),
+        }
+        ends.last_released = entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
+        ends.released += usize::from(ends.last_released);
+    }
+
+    /// Takes what is reported: to queues, and to the endpoints' own.
+    fn read(&mut self) {
+        let mut found = Vec::new();
+        let mut entry = [Entry::default()];
+        for queue in &self.queues {
+            while let Some(end) = match queue.read(&mut entry) {
+                Ok(0) => None,
+                Ok(_) => Some((entry[0], None)),
+                Err(_) => queue.read_error().map(|error| (error.entry, Some(error.error))),
+            } {
+                found.push(end);
+            }
+        }
+        for endpoint in self.closes.iter().chain([&self.stays]) {
+            while let Some(end) = match endpoint.poll(&mut entry) {
+                Ok(0) => None,
+                Ok(_) => Some((entry[0], None)),
+                Err(_) => endpoint.read_error().map(|error| (error.entry, Some(error.error))),
+            } {
+                found.push(end);
+            }
+        }
+        found.iter().for_each(|(entry, error)| self.end(entry, *error));
+    }
+}
+
+fn post(shared: &SharedReceive, context: u64, len: usize, flags: OpFlags) {
+    let segments = Segments::one(Memory::blank(len).segment());
+    let flags = flags | OpFlags::COMPLETION;
+    let work = ReceiveWork { from: PeerAddress::UNSPECIFIED, segments, tag: None, context, flags };
+    post_shared(shared, &work).expect("a receive");
+}
+
+/// Whenever a member closes, each receive of the context ends once: it was received, it ends with the member that was receiving into it, or it
+/// is left to the others.
+pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() {
+    let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
+    let (mut cut_off, mut left) = (0, 0);
+    for round in 0..30_u64 {
+        let queued = round % 2 == 0;
+        let fabric = F::new(round);
+        let domain = fabric.domain(|domain| domain);
+        let vector = domain.address_vector().build().expect("a vector");
+        let shared = domain.shared_receive();
+        let queues: Vec<_> = (0..if queued { 2 } else { 0 }).map(|_| CompletionQueue::default()).collect();
+        let open = |number: usize| {
+            let builder = domain.endpoint().vector(&vector).shared_receive(&shared);
+            let builder = match queues.get(number) {
+                Some(queue) => builder.receive_queue(queue),
+                None => builder,
+            };
+            builder.bind(fabric.address()).expect("an endpoint")
+        };
+        let (closes, stays) = (open(0), open(1));
+        let sender = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
+        let to = vector.insert(closes.address()).expect("an address");
+        let mut members = Members { closes: Some(closes), stays, queues, ends: BTreeMap::new() };
+        let turn = |members: &Members| {
+            members.closes.iter().chain([&members.stays, &sender]).for_each(|endpoint| _ = endpoint.progress());
+            fabric.tick();
+            std::thread::yield_now();
+        };
+        let hello =
+            members.closes.as_ref().map(|member| member.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive"));
+        while sender.tagged_inject(to, 1, b"hello").is_err() {
+            turn(&members);
+        }
+        while hello.iter().any(|hello| !hello.is_ready()) {
+            turn(&members);
+        }
+        drop(hello);
+        (0..RECEIVES).for_each(|context| post(&shared, context, F::BULK, OpFlags::empty()));
+        post(&shared, MANY, 4 * F::BULK, OpFlags::MULTI_RECEIVE);
+        let safe = shared.tagged_recv(9, 0, vec![0; F::BULK]).expect("a receive");
+        let mut sends: Vec<_> = (0..RECEIVES + 2)
+            .map(|number| sender.send(to, content(number, F::BULK)).start().expect("a send"))
+            .collect();
+        sends.push(sender.tagged_send(to, 9, content(9, F::BULK)).start().expect("a send"));
+        (0..2 * round).for_each(|_| turn(&members));
+        members.read();
+        members.closes = None;
+        // What the member had not taken is the others' still, until it is cancelled.
+        (0..50).for_each(|_| turn(&members));
+        members.read();
+        for context in (0..RECEIVES).chain([MANY]) {
+            if shared.cancel(context) {
+                left += 1;
+            }
+        }
+        let is_over = |ends: &BTreeMap<u64, Ends>| {
+            (0..RECEIVES).all(|context| ends.contains_key(&context))
+                && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
+        };
+        // Own queues go with their endpoint, and with them what nobody has read; what ended while it closed is not among that.
+        while !is_over(&members.ends) {
+            turn(&members);
+            members.read();
+        }
+        (0..50).for_each(|_| turn(&members));
+        members.read();
+        for (context, ends) in &members.ends {
+            cut_off += ends.failed.len();
+            assert!(
+                ends.failed.iter().all(|error| *error == ErrorCode::Canceled),
+                "round {round}: {context}: {ends:?}"
+            );
+            if *context == MANY {
+                assert!(ends.released == 1 && ends.last_released, "round {round}: {ends:?}");
+            } else {
+                assert_eq!(ends.good + ends.failed.len(), 1, "round {round}: {context}: {ends:?}");
+            }
+        }
+        if !safe.is_ready() {
+            assert!(safe.cancel(), "round {round}: it is in no endpoint's hands");
+        }
+        drop(safe.take().expect("its end"));
+        sends.into_iter().for_each(drop);
+    }
+    println!("{cut_off} receives failed, {left} were left to the others");
+}

@@ -1,0 +1,55 @@
+//! A buffer of a shared receive context that takes many messages.
+//!
+//! Each message has a part of it, of whichever endpoint received it. The buffer is released when it takes no more messages and its last part
+//! has ended: an endpoint that fails or closes while a peer may still write to its part keeps the part until that peer has let go.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::endpoint::matching::Keep;
+use crate::memory::volatile::{Segment, Segments};
+
+/// A buffer for many messages.
+#[derive(Debug, Default)]
+pub(crate) struct Many {
+    state: Mutex<ManyState>,
+}
+
+#[derive(Debug, Default)]
+struct ManyState {
+    used: usize,
+    in_flight: usize,
+    closed: bool,
+}
+
+impl Many {
+    fn lock(&self) -> MutexGuard<'_, ManyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next part, for a message of `len` bytes; and whether there is room for more.
+    pub(super) fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
+        let mut state = self.lock();
+        // One segment, as was checked; a message of no bytes has a place in it too.
+        let segment = whole.as_slice().first().copied().unwrap_or(Segment::EMPTY);
+        let part = segment.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
+        state.used += part.len();
+        state.in_flight += 1;
+        state.closed = whole.len() - state.used < minimum.max(1);
+        (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
+    }
+
+    /// A message's part is over, and no one writes to it any more. `report` queues that, and learns whether the buffer is released, before
+    /// any other part can end: so the end that releases the buffer is the last in every queue.
+    pub(crate) fn end_part(&self, report: impl FnOnce(bool)) {
+        let mut state = self.lock();
+        state.in_flight -= 1;
+        report(state.closed && state.in_flight == 0);
+    }
+
+    /// It takes no more messages: whether it is released by that, as no part of it is in use.
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.lock();
+        state.closed = true;
+        state.in_flight == 0
+    }
+}
