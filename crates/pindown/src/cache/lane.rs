@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::entries::Place;
 use super::entry::Entry;
@@ -20,6 +21,8 @@ use crate::registrar::{Pinned, Registrar};
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
     counts: Arc<Counts>,
+    /// A multiple of `BY + 1`.
+    name: u64,
     /// Counted by plain stores: not for two threads at once.
     alone: PhantomData<Cell<()>>,
 }
@@ -37,16 +40,17 @@ pub(crate) struct Begun {
 #[cfg(not(loom))]
 pub(crate) const TICKET_BITS: u32 = 35;
 
-/// What keeps a use's pages pinned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    /// Its lane, which counts it under this parity.
-    Lane(Parity),
-    /// Its entry.
-    Entry,
-    /// Itself: the registration was made for it alone.
-    Alone,
-}
+/// Lanes made so far: each has a name that no other lane of the process has or had.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// What keeps a use's pages pinned, in the lowest bits of its owner. With none of them: its lane, which counts it under this parity.
+const PARITY: u64 = 1;
+/// Nothing but itself: the registration was made for it alone.
+const ALONE: u64 = 2;
+/// Its entry.
+const HELD: u64 = 4;
+/// All of these. A lane's name has none of them.
+const BY: u64 = PARITY | ALONE | HELD;
 
 /// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], whatever the process does to its
 /// address space meanwhile.
@@ -55,18 +59,13 @@ enum By {
 pub struct Use {
     /// The place where it was found; the number of its entry, if it is held; or its number among those for one use.
     entry: u32,
-    by: By,
+    /// The name of its lane, and what keeps the pages pinned.
+    owner: u64,
     local_key: u64,
     remote_key: u64,
 }
 
 impl Use {
-    #[inline(always)]
-    fn of(place: Place, entry: &Entry, parity: Parity) -> Self {
-        let (local_key, remote_key) = entry.keys();
-        Self { entry: place.to_u32(), by: By::Lane(parity), local_key, remote_key }
-    }
-
     /// What work requests of this process name the memory by.
     #[inline]
     #[must_use]
@@ -84,37 +83,27 @@ impl Use {
     /// Whether the registration was made for this use alone.
     #[must_use]
     pub fn is_single(&self) -> bool {
-        self.by == By::Alone
+        self.owner & ALONE != 0
     }
 
     /// Whether it is [held](Lane::hold).
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.by == By::Entry
+        self.owner & HELD != 0
     }
 
     /// What ends the use, as a number of [`TICKET_BITS`] bits, for the C interface.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn into_ticket(self) -> u64 {
-        let by = match self.by {
-            By::Lane(parity) => parity.index() as u64,
-            By::Alone => 2,
-            By::Entry => 4,
-        };
-        u64::from(self.entry) | by << 32
+        u64::from(self.entry) | (self.owner & BY) << 32
     }
 
-    /// The use that such a number ends; its keys are not known any more.
+    /// The use with such a number, of the lane with this name; its keys are not known any more.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub(crate) fn from_ticket(ticket: u64) -> Self {
-        let by = match ticket >> 32 & 6 {
-            0 => By::Lane(Parity::of(ticket >> 32)),
-            2 => By::Alone,
-            _ => By::Entry,
-        };
-        Self { entry: ticket as u32, by, local_key: 0, remote_key: 0 }
+    pub(crate) fn from_ticket(ticket: u64, lane: u64) -> Self {
+        Self { entry: ticket as u32, owner: lane | ticket >> 32 & BY, local_key: 0, remote_key: 0 }
     }
 }
 
@@ -122,7 +111,14 @@ impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         // In a forked child a thread that is not there may hold the lock; a lane gives nothing there, so no grace period asks for it.
         let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
-        Self { shared, counts, alone: PhantomData }
+        let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
+        Self { shared, counts, name, alone: PhantomData }
+    }
+
+    #[inline(always)]
+    fn used(&self, place: Place, entry: &Entry, parity: Parity) -> Use {
+        let (local_key, remote_key) = entry.keys();
+        Use { entry: place.to_u32(), owner: self.name | parity.index() as u64, local_key, remote_key }
     }
 
     /// A registration of these bytes with at least these rights: one that the cache has, or a new one of their pages.
@@ -150,7 +146,7 @@ impl<R: Registrar> Lane<R> {
             return Err(Begun { parity, seen }); // There is more to ask, before the entry is waited for.
         }
         match self.shared.hit(range, access, seen) {
-            Some((place, entry)) => Ok(Use::of(place, entry, parity)),
+            Some((place, entry)) => Ok(self.used(place, entry, parity)),
             None => Err(Begun { parity, seen }),
         }
     }
@@ -165,16 +161,16 @@ impl<R: Registrar> Lane<R> {
         }
         let seen = self.shared.journal.seen_aside().unwrap_or(seen);
         if let Some((place, entry)) = self.shared.hit_aside(range, access, seen) {
-            return Ok(Use::of(place, entry, parity));
+            return Ok(self.used(place, entry, parity));
         }
         self.counts.end(parity);
         match self.shared.miss(range, access, &self.counts)? {
             Found::Kept(place, parity) => match self.shared.entries.at(place) {
-                Some(entry) => Ok(Use::of(place, entry, parity)),
+                Some(entry) => Ok(self.used(place, entry, parity)),
                 None => unreachable!("the entry at {place:?} was just filled"),
             },
             Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
-                Ok(Use { entry, by: By::Alone, local_key, remote_key })
+                Ok(Use { entry, owner: self.name | ALONE, local_key, remote_key })
             }
         }
     }
@@ -182,12 +178,19 @@ impl<R: Registrar> Lane<R> {
     /// The same use, for an operation that may last: one that waits for a peer, or for a device. What has left the cache is
     /// unpinned when the uses that began earlier have ended, whatever they use; a held use holds up nothing but its own registration
     /// (RCACHE-010, RCACHE-023). Costs a write to memory that those share who hold the same registration.
+    ///
+    /// # Panics
+    /// If another lane gave the use. It is not ended then, so its memory stays pinned.
     pub fn hold(&self, used: Use) -> Use {
-        let By::Lane(parity) = used.by else { return used };
+        let parity = match used.owner ^ self.name {
+            parity @ 0..=PARITY => Parity::of(parity),
+            ALONE | HELD => return used,
+            _ => not_ours(),
+        };
         let number = self.shared.entries.number(Place::from_u32(used.entry));
         self.shared.entries.hold(number);
         self.counts.hold(parity);
-        Use { entry: number, by: By::Entry, ..used }
+        Use { entry: number, owner: self.name | HELD, ..used }
     }
 
     /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.
@@ -202,18 +205,57 @@ impl<R: Registrar> Lane<R> {
         self.shared.journal.forked()
     }
 
-    /// The operation has completed. A use belongs to the lane that gave it.
+    /// The operation has completed.
+    ///
+    /// # Panics
+    /// If another lane gave the use: each lane counts its own, without looking at others. It is not ended then, so its memory stays pinned.
     #[inline]
     pub fn end(&self, used: Use) {
-        match used.by {
-            By::Lane(parity) => self.counts.end(parity),
-            By::Entry => {
-                self.shared.entries.release(used.entry);
-                self.counts.release();
-            }
-            By::Alone => self.shared.end_single(used.entry),
+        self.end_of(used.entry, used.owner ^ self.name);
+    }
+
+    /// Ends the use with this [ticket](Use::into_ticket), which this lane gave.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn end_ticket(&self, ticket: u64) {
+        self.end_of(ticket as u32, ticket >> 32 & BY);
+    }
+
+    /// The use with this ticket, which this lane gave.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn of_ticket(&self, ticket: u64) -> Use {
+        Use::from_ticket(ticket, self.name)
+    }
+
+    #[inline(always)]
+    fn end_of(&self, entry: u32, by: u64) {
+        if by <= PARITY {
+            self.counts.end(Parity::of(by));
+        } else {
+            self.end_apart(entry, by);
         }
     }
+
+    /// Ends a use that the lane does not count.
+    #[inline(never)]
+    fn end_apart(&self, entry: u32, by: u64) {
+        match by {
+            HELD => {
+                self.shared.entries.release(entry);
+                self.counts.release();
+            }
+            ALONE => self.shared.end_single(entry),
+            _ => not_ours(),
+        }
+    }
+}
+
+/// A use is given to another lane than the one that it is of.
+#[cold]
+#[inline(never)]
+fn not_ours() -> ! {
+    panic!("a use is held and ended by the lane that gave it, and this is another lane")
 }
 
 impl<R: Registrar> Drop for Lane<R> {

@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     if used.ticket & !OF_USE != lane.name {
         return not_ended(Some(used.ticket));
     }
-    lane.lane.end(Use::from_ticket(mem::take(&mut used.ticket) & OF_USE));
+    lane.lane.end_ticket(mem::take(&mut used.ticket) & OF_USE);
     0
 }
 
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut U
     if used.ticket & !OF_USE != lane.name {
         return not_ended(Some(used.ticket));
     }
-    let held = lane.lane.hold(Use::from_ticket(used.ticket & OF_USE));
+    let held = lane.lane.hold(lane.lane.of_ticket(used.ticket & OF_USE));
     used.ticket = lane.name | held.into_ticket();
     0
 }

@@ -52,8 +52,9 @@ fn structures() -> [Structure; 6] {
 
 fn constants() -> Vec<(&'static str, u64)> {
     let (single, held) = (1 << (TICKET_BITS - 2), 1 << (TICKET_BITS - 1));
-    assert!(Use::from_ticket(single).is_single() && !Use::from_ticket(single - 1).is_single());
-    assert!(Use::from_ticket(held).is_held() && ![single, single - 1].map(Use::from_ticket).iter().any(Use::is_held));
+    let of = |ticket| Use::from_ticket(ticket, 0);
+    assert!(of(single).is_single() && !of(single - 1).is_single());
+    assert!(of(held).is_held() && ![single, single - 1].map(of).iter().any(Use::is_held));
     let access = |name| u64::from(Access::from_name(name).expect("a right").bits());
     let of = |refusal| u64::from(reason(refusal));
     vec![

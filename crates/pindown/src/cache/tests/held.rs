@@ -85,3 +85,32 @@ fn a_lane_that_goes_while_it_holds_a_use_keeps_that_alone_pinned() {
     cache.flush();
     assert_eq!((cache.stats().retired, memory.pins.lock().expect("whole").len()), (1, 1));
 }
+
+#[test]
+fn a_use_ends_at_no_lane_but_its_own() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let (memory, cache, notifier) = cache();
+    let (other_memory, other_cache, _other_notifier) = self::cache();
+    let (lane, others) = (cache.lane(), [cache.lane(), other_cache.lane()]);
+    let is_pinned = |key: u64| memory.pins.lock().expect("whole").contains_key(&key);
+    for (other, holds, ends_held) in
+        [(0, false, false), (0, true, false), (0, false, true), (1, false, false), (1, false, true)]
+    {
+        let other = &others[other];
+        // A use of the other lane's own is under way, which would hide that another's end is counted there.
+        let own = other.get(pages(900, 1), READ).expect("registered");
+        let used = lane.get(pages(0, 1), READ).expect("registered");
+        let used = if ends_held { lane.hold(used) } else { used };
+        let key = used.local_key();
+        let wrong = catch_unwind(AssertUnwindSafe(|| if holds { drop(other.hold(used)) } else { other.end(used) }));
+        assert!(wrong.is_err(), "another lane took the use");
+        assert!(!lane.is_idle() && !other.is_idle());
+        other.end(own);
+        assert!(other.is_idle(), "it counts what is not its own");
+        notifier.changed(pages(0, 1));
+        cache.flush();
+        other_cache.flush();
+        assert!(is_pinned(key), "unpinned, though its use has not ended");
+    }
+    assert!(other_memory.pins.lock().expect("whole").is_empty());
+}
