@@ -9,6 +9,10 @@ use super::step::{
 };
 use crate::random::Random;
 
+/// Steps of a long run, and one in how many of its life events takes place.
+const LONG_STEPS: usize = 5_000;
+const LIFE_KEPT: usize = 40;
+
 /// Kinds of steps, for the weights.
 const KINDS: usize = 24;
 
@@ -147,6 +151,28 @@ impl<'r> Generator<'r> {
             }
         }
         steps
+    }
+
+    /// The steps of a long run. Few of the life events that are drawn take place; an endpoint that is closed is soon opened again.
+    pub(super) fn long_steps(&mut self) -> Vec<Step> {
+        let mut long = Vec::with_capacity(LONG_STEPS);
+        let mut closed: Vec<(usize, u8)> = Vec::new();
+        while long.len() < LONG_STEPS {
+            for step in self.steps() {
+                if step.is_life() && self.random.below(LIFE_KEPT) != 0 {
+                    continue;
+                }
+                if let Step::Close { at, .. } = step {
+                    closed.push((long.len() + self.random.below(40), at));
+                }
+                long.push(step);
+                while let Some(&(_, at)) = closed.first().filter(|(due, _)| *due <= long.len()) {
+                    closed.remove(0);
+                    long.push(Step::Open { at, moved: self.random.below(4) == 0 });
+                }
+            }
+        }
+        long
     }
 
     fn alike(&mut self, step: Step) -> Step {

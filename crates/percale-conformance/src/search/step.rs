@@ -406,13 +406,17 @@ pub const DOMAINS: usize = 2;
 /// Parts of a region that are accessed each by itself.
 pub const BLOCKS: usize = 8;
 
+/// A seed with this bit stands for a long run: many operations, and a life event for about every hundred of them.
+pub const LONG: u64 = 1 << 63;
+
 impl Plan {
     /// The run of this seed.
     #[must_use]
     pub fn new(seed: u64, transport: Transport) -> Self {
         let mut random = Random::new(seed ^ 0x7365_6172_6368);
         let settings = settings(&mut random, transport);
-        let steps = Generator::new(&mut random, &settings).steps();
+        let mut generator = Generator::new(&mut random, &settings);
+        let steps = if seed & LONG == 0 { generator.steps() } else { generator.long_steps() };
         Self { seed, settings, steps }
     }
 

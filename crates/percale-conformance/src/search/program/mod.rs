@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use self::spawn::{Batch, batch};
 use super::ledger::Fault;
-use super::step::{Plan, Transport};
+use super::step::{LONG, Plan, Transport};
 use super::world::Done;
 use super::{KNOWN, double};
 
@@ -27,6 +27,7 @@ percale-search [--minutes N] [--seed S] [--transport sim|loopback|shm|tcp|verbs|
   --transport T    where (default all; several are separated by commas); verbs needs a double of libibverbs,
                    libpercale_verbs_double.so beside this program or named by PERCALE_VERBS_LIBRARY
   --json           the result as one JSON object on standard output
+  --long           long runs: more operations, and fewer events of lives among them
   --no-shrink      does not shorten runs that found something
 
 percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of a run, and makes it
@@ -58,6 +59,7 @@ struct Options {
     transports: Vec<Transport>,
     json: bool,
     shrink: bool,
+    long: bool,
 }
 
 fn transport(name: &str) -> Option<Transport> {
@@ -73,7 +75,7 @@ fn missing(transport: Transport) -> Option<&'static str> {
 fn options(words: &[String]) -> Result<Options, String> {
     let seed = crate::random::seed();
     let all = Transport::ALL.into_iter().filter(|one| missing(*one).is_none()).collect();
-    let mut options = Options { minutes: 1.0, seed, transports: all, json: false, shrink: true };
+    let mut options = Options { minutes: 1.0, seed, transports: all, json: false, shrink: true, long: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -100,8 +102,12 @@ fn options(words: &[String]) -> Result<Options, String> {
             }
             "--json" => options.json = true,
             "--no-shrink" => options.shrink = false,
+            "--long" => options.long = true,
             other => return Err(format!("{other} is no option\n\n{HELP}")),
         }
+    }
+    if options.long {
+        options.seed |= LONG;
     }
     Ok(options)
 }

@@ -20,6 +20,9 @@ const WHY: &str = "the endpoint was closed";
 /// How long a closing endpoint tries to get rid of what it still has to send.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// The same over the simulated network, whose clock stands still meanwhile unless another thread moves it.
+const SIMULATED_LINGER: Duration = Duration::from_millis(2);
+
 impl Engine {
     /// Closes the endpoint: sends what is still to be sent, for a bounded time, says goodbye on every connection, ends all operations,
     /// and gives up the address. From then on the engine refuses everything, and touches no memory of the application.
@@ -65,7 +68,8 @@ impl Engine {
 
     /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.
     pub(super) fn flush(&mut self) -> Instant {
-        let until = Instant::now() + LINGER;
+        let is_simulated = matches!(self.connector, Connector::Sim(_));
+        let until = Instant::now() + if is_simulated { SIMULATED_LINGER } else { LINGER };
         loop {
             let any = self.progress();
             let waiting = self.poller.is_working(&self.links) || self.core.has_answers();
