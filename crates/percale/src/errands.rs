@@ -18,6 +18,8 @@ pub(crate) struct Errands {
 enum Errand {
     Wake(Waker),
     Discard(Waker),
+    /// Log events were noted: the caller emits them with the errands.
+    Log,
 }
 
 impl Errands {
@@ -31,6 +33,14 @@ impl Errands {
     #[inline]
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {
         self.list.extend(waker.map(Errand::Discard));
+    }
+
+    /// Log events were noted (`crate::later`).
+    #[cold]
+    pub(crate) fn log(&mut self) {
+        if self.list.is_empty() {
+            self.list.push(Errand::Log);
+        }
     }
 
     /// These, too.
@@ -50,6 +60,7 @@ impl Errands {
             match errand {
                 Errand::Wake(waker) => wake(waker),
                 Errand::Discard(waker) => discard(waker),
+                Errand::Log => {}
             }
         }
     }

@@ -161,6 +161,15 @@ impl Operations {
         !self.errands.is_empty()
     }
 
+    /// Leaves an errand if log events were noted: for the slow parts of calls that do not look for events themselves
+    /// (`Call::LOOKS_FOR_EVENTS`).
+    #[inline]
+    pub(crate) fn note_events(&mut self) {
+        if crate::later::any() {
+            self.errands.log();
+        }
+    }
+
     /// Runs these errands, too, once the endpoint is no longer borrowed.
     pub(crate) fn add_errands(&mut self, errands: Errands) {
         self.errands.append(errands);

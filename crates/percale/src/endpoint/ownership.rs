@@ -34,6 +34,11 @@ pub(super) mod reach {
         /// What it gives.
         type Result;
 
+        /// Whether log events are looked for after the call. The shortest calls do not spend the load: what they do at once notes no
+        /// events, and their slow parts leave an errand ([`note_events`](crate::endpoint::operations::Operations::note_events)),
+        /// progress in every sweep.
+        const LOOKS_FOR_EVENTS: bool = true;
+
         /// Does it.
         fn call(self, engine: &mut Engine) -> Self::Result;
     }
@@ -175,7 +180,7 @@ impl Reach for Owned {
     fn run_here<C: Call>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
         let result = call.call(&mut engine);
-        let errands = engine.core.operations.has_errands() | later::any();
+        let errands = engine.core.operations.has_errands() || (C::LOOKS_FOR_EVENTS && later::any());
         drop(engine);
         if errands {
             self.run_errands();

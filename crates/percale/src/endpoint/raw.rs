@@ -196,6 +196,7 @@ struct SendOne {
 
 impl Call for SendOne {
     type Result = Result<(), PostError>;
+    const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
@@ -217,6 +218,7 @@ struct ReceiveOne {
 
 impl Call for ReceiveOne {
     type Result = Result<(), PostError>;
+    const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
@@ -232,6 +234,7 @@ struct Poll<'a>(&'a mut [Entry]);
 
 impl Call for Poll<'_> {
     type Result = Result<usize, ErrorAvailable>;
+    const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<usize, ErrorAvailable> {
@@ -272,6 +275,7 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Transmit, notify);
         }
+        self.core.operations.note_events();
         result
     }
 
@@ -316,6 +320,7 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Receive, notify);
         }
+        self.core.operations.note_events();
         result
     }
 }

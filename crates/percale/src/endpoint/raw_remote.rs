@@ -158,6 +158,7 @@ impl<A: Ownership> Endpoint<A> {
 
 impl Call for RmaOne {
     type Result = Result<(), PostError>;
+    const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
@@ -170,6 +171,7 @@ impl Call for RmaOne {
 
 impl Call for WordOne {
     type Result = Result<(), PostError>;
+    const LOOKS_FOR_EVENTS: bool = false;
 
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<(), PostError> {
@@ -184,13 +186,17 @@ impl Engine {
     #[inline(never)]
     fn post_other_atomic(&mut self, one: WordOne) -> Result<(), PostError> {
         let work = AtomicWork::from(one);
-        self.post_raw(work.flags, |engine, notify| engine.post_atomic(&work, notify))
+        let result = self.post_raw(work.flags, |engine, notify| engine.post_atomic(&work, notify));
+        self.core.operations.note_events();
+        result
     }
 
     #[inline(never)]
     fn post_other_access(&mut self, one: RmaOne) -> Result<(), PostError> {
         let work = RmaWork::from(one);
-        self.post_raw(work.flags, |engine, notify| engine.post_rma(one.write, &work, notify))
+        let result = self.post_raw(work.flags, |engine, notify| engine.post_rma(one.write, &work, notify));
+        self.core.operations.note_events();
+        result
     }
 
     /// An access whose result goes to a completion queue.

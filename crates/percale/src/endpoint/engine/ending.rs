@@ -77,6 +77,7 @@ impl Core {
     }
 
     /// A posted receive is taken back.
+    #[inline(always)]
     pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &'static str) {
         self.leave(receive.place);
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };

@@ -142,9 +142,10 @@ impl Engine {
     /// Makes progress on everything; says whether anything happened.
     #[inline(never)]
     pub(crate) fn progress(&mut self) -> bool {
-        if !self.process.is_here() || !self.core.has_room() {
+        if !self.core.has_room() {
             return self.only_notices();
         }
+        // A closed endpoint has no links.
         let any = self.poll_hot();
         if any && self.poller.chores_can_wait() {
             if !self.core.outbox.is_empty() {
@@ -197,12 +198,16 @@ impl Engine {
     /// Everything but the hot links.
     #[inline(always)]
     fn chores(&mut self) -> bool {
+        if !self.process.is_here() {
+            return false;
+        }
         if self.connector.has_notices() {
             self.take_notices();
         }
         let mut any = false;
         let (sweep, sockets) = self.poller.round();
         if sweep {
+            self.core.operations.note_events();
             self.core.keys.free_parked();
         }
         if self.poller.has_cold() {

@@ -74,11 +74,9 @@ impl Engine {
     /// As [`look`](Self::look), at one of them.
     #[inline(always)]
     fn look_at(&mut self, slot: Connection, into: &mut Entry) -> Found {
-        let Self { core, links, poller, process, .. } = self;
+        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        let Self { core, links, poller, .. } = self;
         let Some(Some(AnyLink::Shm(link))) = links.get_mut(slot as usize) else { return Found::More };
-        if !process.is_here() {
-            return Found::More;
-        }
         let message = match link.glance() {
             Glance::Message(message) => message,
             Glance::Nothing => return Found::Nothing,
