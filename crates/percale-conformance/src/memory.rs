@@ -8,7 +8,7 @@
 
 use std::marker::PhantomData;
 
-use percale::{PostError, ReceiveWork, Segment, Segments, SharedReceive};
+use percale::{Endpoint, PostError, ReceiveWork, Segment, Segments, SharedReceive};
 
 /// Posts a receive of memory that is never freed.
 ///
@@ -17,6 +17,15 @@ use percale::{PostError, ReceiveWork, Segment, Segments, SharedReceive};
 pub fn post_shared(shared: &SharedReceive, work: &ReceiveWork) -> Result<(), PostError> {
     // SAFETY: the suite's memory lives as long as the process, and is read when the operation is over.
     unsafe { shared.post_recv(work) }
+}
+
+/// Posts a receive of an endpoint's own, of memory that is never freed.
+///
+/// # Errors
+/// As of [`Endpoint::post_recv`].
+pub fn post_receive(endpoint: &Endpoint, work: &ReceiveWork) -> Result<(), PostError> {
+    // SAFETY: as above.
+    unsafe { endpoint.post_recv(work) }
 }
 
 /// Memory that lives as long as the process. Copies name the same memory.

@@ -285,6 +285,7 @@ macro_rules! conformance {
                 ctx_007_messages_that_came_before_are_taken_in_order,
                 ctx_007_raw_receives_report_where_they_were_received,
                 ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one,
+                ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took,
                 ctx_008_what_is_cancelled_takes_no_message,
                 ctx_008_a_multi_receive_buffer_is_shared,
                 ctx_008_closed_endpoints_take_nothing_with_them;

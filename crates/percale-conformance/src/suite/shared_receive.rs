@@ -10,7 +10,7 @@ use percale::{
 };
 
 use crate::fabric::Fabric;
-use crate::memory::{Memory, content, post_shared, same};
+use crate::memory::{Memory, content, post_receive, post_shared, same};
 use crate::watchdog::Watchdog;
 
 /// Endpoints that share receives.
@@ -185,6 +185,56 @@ pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Fabric
             );
         }
         same(&own.wait().expect("a message").to_vec(), &content(2, 100), "the third message");
+    }
+}
+
+/// A message that the endpoint took for itself, or set aside, is given to no shared receive, not even in passing: receives that are posted
+/// afterwards get later messages in order.
+pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Fabric>() {
+    let world = World::<F>::new("shared receives are given no message that an endpoint took");
+    let ways =
+        [OpFlags::empty(), OpFlags::MULTI_RECEIVE, OpFlags::PEEK | OpFlags::DISCARD, OpFlags::PEEK | OpFlags::CLAIM];
+    for (context, way) in (1..).zip(ways) {
+        for tag in [None, Some((5, 0))] {
+            let mut from = 0;
+            for number in 0..3 {
+                from = world.send(0, 0, tag.map(|(tag, _)| tag), &content(number, 100));
+            }
+            world.arrived(from, 0);
+            let endpoint = world.endpoints[0].as_ref().expect("it is open");
+            let any = PeerAddress::UNSPECIFIED;
+            let done = || {
+                let mut entry = [Entry::default()];
+                world.until(|| world.queues[0].read(&mut entry).expect("no error") == 1);
+                assert_eq!(entry[0].context, context);
+            };
+            let target = Memory::blank(100);
+            let looks = way.contains(OpFlags::PEEK);
+            let segments = Segments::one(if looks { Memory::blank(0).segment() } else { target.segment() });
+            let flags = way | OpFlags::COMPLETION;
+            post_receive(endpoint, &ReceiveWork { from: any, segments, tag, context, flags }).expect("a receive");
+            if looks {
+                done();
+            }
+            let receive = || match tag {
+                Some((tag, ignore)) => world.shared.tagged_recv(tag, ignore, vec![0; 100]).expect("a receive"),
+                None => world.shared.recv(vec![0; 100]).expect("a receive"),
+            };
+            let shared: Vec<_> = (0..2).map(|_| receive()).collect();
+            for (number, receiving) in (1..).zip(shared) {
+                let got = world.end(receiving).expect("a message").to_vec();
+                same(&got, &content(number, 100), "a message that the endpoint did not take");
+            }
+            if way.contains(OpFlags::CLAIM) {
+                let (segments, flags) = (Segments::one(target.segment()), OpFlags::CLAIM | OpFlags::COMPLETION);
+                let work = ReceiveWork { from: any, segments, tag, context, flags };
+                post_receive(endpoint, &work).expect("the message that was claimed");
+            }
+            if !way.contains(OpFlags::DISCARD) {
+                done();
+                same(&target.read(), &content(0, 100), "the endpoint's own message");
+            }
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 //! announced if there is none, under one lock; so does a receive look for a message before it waits. So of a message and a receive
 //! that fit, one finds the other, and both are taken in order, whatever member they belong to. Who posts a receive that finds a
 //! message leaves a *note* for its member, which fills the receive at its progress. A member's message may be gone by then (its
-//! sender died, or a receive of the endpoint's own took it): the receive comes back and looks again.
+//! sender died): the receive comes back and looks again. A receive of the endpoint's own takes a message that is not promised so, and takes
+//! back what was announced of it in the same step: a shared receive that was given it would otherwise look again behind younger ones, which
+//! had been given later messages.
 //!
 //! A receive is directed at a peer by an address, and a message comes from an incarnation. So endpoints report which incarnation they
 //! reach at which address: the source of its messages is one number for all endpoints, which stands for each of these addresses
@@ -522,6 +524,22 @@ impl Membership {
             state.tables[usize::from(tagged)].hold(envelope, Announced { member: self.id, held, len });
         }
         receive
+    }
+
+    /// A message that is kept here is for the member's own receives: no shared receive is given it from now on. False if one was given it
+    /// before, or it was not announced.
+    pub(crate) fn withdraw(&self, tagged: bool, held: Held) -> bool {
+        let Some(mut state) = self.pool.lock() else { return false };
+        let ours = |announced: &Announced| announced.member == self.id && announced.held == held;
+        // Mostly the oldest.
+        state.tables[usize::from(tagged)].extract_held(|_, _, announced| ours(announced)).next().is_some()
+    }
+
+    /// Messages that were kept here are gone: no shared receive is given one of them from now on.
+    pub(crate) fn withdraw_all(&self, tagged: bool, is_gone: impl Fn(Held) -> bool) {
+        let Some(mut state) = self.pool.lock() else { return };
+        let gone = |announced: &Announced| announced.member == self.id && is_gone(announced.held);
+        state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
     /// A receive whose message is gone looks for another.

@@ -248,8 +248,7 @@ impl World {
         }
         let id = self.ledger.number();
         self.enter_pooled(id, "safe shared receive", from);
-        // In no order: see `KNOWN`.
-        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: false });
+        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: true });
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         let buffer = Buffer::from(vec![0xEE; len]);
         let place = place_of(&buffer);

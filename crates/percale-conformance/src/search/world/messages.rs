@@ -214,8 +214,7 @@ impl World {
         let id = self.ledger.number();
         let lent = self.lender.lend(len)?;
         self.enter_pooled(id, if multi { "shared multi-receive" } else { "shared receive" }, from);
-        // In no order: see `KNOWN`.
-        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: false });
+        self.ledger.receive(id, Receive { home: Home::Pool(0), criteria, capacity: len, is_ordered: true });
         let mut flags = OpFlags::COMPLETION;
         flags.set(OpFlags::MULTI_RECEIVE, multi);
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));

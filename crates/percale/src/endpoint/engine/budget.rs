@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 
 use super::core::Core;
+use super::kinds::is_tagged;
 use super::peers::State;
 use super::types::{Action, Body, Unexpected};
 use crate::transport::Connection;
@@ -296,6 +297,9 @@ impl Core {
             {
                 arrival.held = None;
             }
+        }
+        if !dropped.is_empty() && self.pool.is_some() && kind != Kind::Collective {
+            self.withdraw_gone(is_tagged(kind));
         }
         dropped.len()
     }

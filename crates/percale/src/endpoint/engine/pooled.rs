@@ -11,7 +11,7 @@ use super::kinds::is_tagged;
 use super::peers::State;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::Held;
+use crate::endpoint::matching::{Held, Pattern};
 use crate::endpoint::pool::{Kind, Many, Note, Over, Sender, Waiting};
 use crate::table::Id;
 use crate::transport::Connection;
@@ -188,6 +188,36 @@ impl Core {
                 note => self.read_note(note),
             }
         }
+    }
+
+    /// The first message here that the pattern matches and that no shared receive was promised; none is from now on. It is to be taken, or
+    /// claimed.
+    pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
+        let held = self.table(tagged).find(pattern)?;
+        if self.pool.is_none() { Some(held) } else { self.keep_own(tagged, pattern) }
+    }
+
+    #[cold]
+    fn keep_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
+        loop {
+            let held = self.table(tagged).find(pattern)?;
+            if self.pool.as_ref().is_some_and(|pool| pool.withdraw(tagged, held)) {
+                return Some(held);
+            }
+            // Its receive takes it now, if it has one.
+            self.keep_promises();
+            if self.table(tagged).held(held).is_some() {
+                return Some(held);
+            }
+        }
+    }
+
+    /// Messages that were kept here are gone.
+    #[cold]
+    pub(super) fn withdraw_gone(&self, tagged: bool) {
+        let Some(pool) = &self.pool else { return };
+        let table = if tagged { &self.tagged } else { &self.messages };
+        pool.withdraw_all(tagged, |held| table.held(held).is_none());
     }
 
     /// A note about a receive.

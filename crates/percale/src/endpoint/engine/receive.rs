@@ -2,6 +2,7 @@
 
 use super::budget::charge_of;
 use super::core::Core;
+use super::kinds::envelope;
 use super::peers::Unresolved;
 use super::triggered::Triggered;
 use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
@@ -59,11 +60,7 @@ impl Core {
         }
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
-        let mut found = self.table(tagged).find(&pattern);
-        if found.is_some() && self.pool.is_some() {
-            self.keep_promises();
-            found = self.table(tagged).find(&pattern);
-        }
+        let found = self.find_own(tagged, &pattern);
         let table = self.table(tagged);
         match found.and_then(|held| table.take(held)) {
             Some(message) => self.fill(message, receive),
@@ -84,6 +81,12 @@ impl Core {
                     let Some(message) = self.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
                     // The first that fits, which may be another one; none if that pattern's has gone.
+                    if self.table(tagged).meet(envelope(to, &head)).is_none() {
+                        break;
+                    }
+                    if self.find_own(tagged, &pattern) != Some(held) {
+                        continue; // It was promised to a shared receive.
+                    }
                     let Some(receive) = self.match_posted(to, &head, len) else { break };
                     let Some(message) = self.table(tagged).take(held) else { break };
                     self.fill(message, receive);
@@ -148,7 +151,9 @@ impl Core {
 
     /// FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
-        let Some(held) = self.table(tagged).find(pattern) else {
+        let takes = work.flags.intersects(OpFlags::CLAIM | OpFlags::DISCARD);
+        let found = if takes { self.find_own(tagged, pattern) } else { self.table(tagged).find(pattern) };
+        let Some(held) = found else {
             let flags =
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
@@ -231,7 +236,7 @@ impl Core {
             notify,
         };
         let multi = self.multis.insert(state);
-        while let Some(held) = self.table(tagged).find(pattern) {
+        while let Some(held) = self.find_own(tagged, pattern) {
             let Some(message) = self.table(tagged).take(held) else { break };
             let minimum = self.multi_minimum.max(1);
             let state = &mut self.multis[multi];
