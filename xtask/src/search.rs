@@ -1,4 +1,5 @@
-//! The search for faults: builds `percale-search` and runs it. What it does is said in percale-conformance, module `search`.
+//! The search for faults: builds a program of percale-conformance and runs it. `percale-search` searches in one process (module `search`),
+//! `search-processes` with several (module `search_processes`).
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -15,9 +16,15 @@ pub(crate) struct Arguments {
     /// The first seed; further runs count up from it. Without: one from the clock
     #[arg(long)]
     seed: Option<u64>,
-    /// sim, loopback, shm, tcp or verbs, several separated by commas, or all
+    /// sim, loopback, shm, tcp or verbs (shm or tcp with --processes), several separated by commas, or all
     #[arg(long, default_value = "all")]
     transport: String,
+    /// Searches with several processes, which are killed, stopped and forked, execute other programs and meet strangers
+    #[arg(long)]
+    processes: bool,
+    /// Builds the search with AddressSanitizer, by the nightly compiler
+    #[arg(long, requires = "processes")]
+    asan: bool,
     /// The result as one JSON object
     #[arg(long)]
     json: bool,
@@ -26,57 +33,102 @@ pub(crate) struct Arguments {
 /// The seed from which runs of every check count.
 const FIXED: u64 = 1;
 
-/// Minutes of a check on fixed seeds, and again on fresh ones.
-const CHECK: f64 = 1.1;
+/// Minutes of a check in one process on fixed seeds, and again on fresh ones.
+const ALONE: f64 = 0.72;
+
+/// Minutes of a check with several processes on fixed seeds, and again on fresh ones: half of them over shm, half over tcp.
+const TOGETHER: f64 = 0.34;
+
+/// A program that searches.
+#[derive(Clone, Copy)]
+enum Searcher {
+    Alone,
+    Processes,
+}
+
+impl Searcher {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "percale-search",
+            Self::Processes => "search-processes",
+        }
+    }
+
+    /// The program, built, for so many minutes.
+    fn program(self, place: &Place, minutes: f64) -> Outcome<Program> {
+        let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", self.name()];
+        place.cargo().args(build).passed()?;
+        if let Self::Alone = self {
+            // What it runs over in the place of libibverbs; it looks for it beside itself.
+            place.cargo().args(["build", "--quiet", "--profile", "search", "-p", "percale-verbs-double"]).passed()?;
+        }
+        let program = Program::new(place.target.join("search").join(self.name()));
+        let limit = Duration::from_secs_f64(minutes.max(0.0) * 60.0 + 15.0 * 60.0);
+        Ok(program.arg("--minutes").arg(minutes.to_string()).limit(limit))
+    }
+}
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
-    let Arguments { minutes, seed, transport, json } = arguments;
-    let mut program = program(place, *minutes)?.args(["--transport", transport]);
+    let Arguments { minutes, seed, transport, processes, asan, json } = arguments;
+    let searcher = if *processes { Searcher::Processes } else { Searcher::Alone };
+    let mut program = searcher.program(place, *minutes)?.args(["--transport", transport]);
     if let Some(seed) = seed {
         program = program.arg("--seed").arg(seed.to_string());
     }
-    if *json {
-        program = program.arg("--json");
+    for (_, name) in [(*json, "--json"), (*asan, "--asan")].into_iter().filter(|(is_wanted, _)| *is_wanted) {
+        program = program.arg(name);
     }
     let status = program.lines(|line| println!("{line}"))?;
     match status.code() {
         Some(0) => Ok(true),
         Some(1) => Ok(false),
-        _ => Err(Failure::new(format!("percale-search ended with {status}"))),
+        _ => Err(Failure::new(format!("{} ended with {status}", searcher.name()))),
     }
 }
 
-/// A part of `cargo xtask test`: a minute on seeds that every check has, and a minute on others.
+/// A part of `cargo xtask test`: for half of the time on seeds that every check has, and for half of it on others.
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
-    let (mut runs, mut failed, mut operations) = (0, 0, 0);
+    let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
-    for seed in [&["--seed", &fixed][..], &[]] {
-        let mut printed = String::new();
-        program(place, CHECK)?.arg("--json").args(seed).lines(|line| printed = line.to_owned())?;
-        let found: Value = serde_json::from_str(&printed)?;
-        let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
-        for transport in of("transports") {
-            runs += transport["runs"].as_u64().unwrap_or_default();
-            operations += transport["operations"].as_u64().unwrap_or_default();
+    for (searcher, minutes, more) in
+        [(Searcher::Alone, ALONE, &[][..]), (Searcher::Processes, TOGETHER, &["--set", "active=3"])]
+    {
+        for seed in [&["--seed", &fixed][..], &[]] {
+            let found = found(searcher.program(place, minutes)?.arg("--json").args(more).args(seed))?;
+            let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
+            println!("  {} from seed {}", searcher.name(), found["seed"]);
+            for transport in of("transports") {
+                let count = |what: &str| transport[what].as_u64().unwrap_or_default();
+                runs += count("runs");
+                operations += count("operations");
+                lives += count("lives");
+                println!(
+                    "    {:<9} {:>5} runs, {:>6} operations, {:>5} life events in {:.1} s",
+                    transport["transport"].as_str().unwrap_or_default(),
+                    count("runs"),
+                    count("operations"),
+                    count("lives"),
+                    transport["seconds"].as_f64().unwrap_or_default()
+                );
+            }
+            for fault in of("faults") {
+                failed += 1;
+                let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
+                println!("    {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
+                if !text("again").is_empty() {
+                    println!("      again: {}; logs: {}", text("again"), text("logs"));
+                }
+            }
+            of("left_out").iter().for_each(|known| println!("    left out: {}", known.as_str().unwrap_or_default()));
         }
-        for fault in of("faults") {
-            failed += 1;
-            let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
-            println!("  {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
-        }
-        of("left_out").iter().for_each(|known| println!("  left out: {}", known.as_str().unwrap_or_default()));
-        println!("  seed {}", found["seed"]);
     }
-    Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, format!("{operations} operations")))
+    let note = format!("{operations} operations, {lives} life events");
+    Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
 }
 
-/// The program, built, for so many minutes.
-fn program(place: &Place, minutes: f64) -> Outcome<Program> {
-    let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", "percale-search"];
-    place.cargo().args(build).passed()?;
-    // What it runs over in the place of libibverbs; it looks for it beside itself.
-    place.cargo().args(["build", "--quiet", "--profile", "search", "-p", "percale-verbs-double"]).passed()?;
-    let program = Program::new(place.target.join("search").join("percale-search"));
-    let limit = Duration::from_secs_f64(minutes.max(0.0) * 60.0 + 15.0 * 60.0);
-    Ok(program.arg("--minutes").arg(minutes.to_string()).limit(limit))
+/// What a program found: the object that it prints last.
+fn found(program: Program) -> Outcome<Value> {
+    let (shown, mut printed) = (program.shown(), String::new());
+    let status = program.lines(|line| printed = line.to_owned())?;
+    serde_json::from_str(&printed).map_err(|_| Failure::new(format!("`{shown}` ended with {status}: {printed}")))
 }

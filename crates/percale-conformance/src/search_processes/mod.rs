@@ -1,18 +1,21 @@
 //! The random tester with several real processes, over shared memory and TCP.
 //!
 //! A supervisor starts worker processes with a few endpoints each. The workers post random operations to each other and, now and then,
-//! do to themselves what happens in the life of a program: they close endpoints, drop futures, cancel, fork, exec, exit, forbid kernel
-//! copies, run out of descriptors, take signals. The supervisor kills and stops workers, starts others at their addresses, and plays
-//! strangers that connect over TCP. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
+//! do to themselves what happens in the life of a program: they close endpoints, drop futures, cancel, bind windows and take them back,
+//! fork, exec, exit, forbid kernel copies and mappings, run out of descriptors, take signals, lose connections. The supervisor kills and
+//! stops workers, starts others at their addresses or with their process ids, and plays strangers that connect over TCP, or are at the
+//! address of a worker that has ended. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
 //!
+//! * [`program`]: makes rounds until its time is over, and reports
 //! * [`plan`]: what a round does, and how a worker is told
 //! * [`supervisor`]: starts workers, lets things happen to them, and collects what they found
 //! * `worker`: a worker's loop and what it does to itself
 //! * `station`: an endpoint of a worker: its operations, and the checks of their ends
+//! * `counts`: what was done, counted
 //! * `message`: contents that name their sender, receiver and number, and the check of their order
 //! * `graveyard`: memory that was given back, which must not change any more
 //! * `inherited`: calls on inherited objects in a forked child
-//! * `stranger`: a process that is no peer and connects nevertheless
+//! * `stranger`: a process that is no peer and connects nevertheless; `successor`: one at the address of a peer that has ended
 //!
 //! What is checked:
 //! 1. A message is what its sender posted, for the endpoint that received it, exactly once, and in the order of its sender.
@@ -24,15 +27,19 @@
 //! 6. No process dies of a signal, panics, or keeps descriptors, mappings or threads after its endpoints are closed.
 //! 7. A task whose operation has ended is woken.
 
+mod counts;
 mod graveyard;
 mod inherited;
 mod message;
 pub mod plan;
+pub mod program;
 mod station;
 mod stranger;
+mod successor;
 pub mod supervisor;
 mod worker;
 
+pub use counts::Counts;
 pub use plan::Plan;
 pub use worker::play;
 

@@ -1,6 +1,7 @@
 //! What a round does, and how a worker is told.
 
 use std::collections::BTreeSet;
+use std::fmt::{Display, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,14 +10,18 @@ use crate::random::Random;
 /// The environment variable that tells a worker its part.
 pub const PART: &str = "PERCALE_SEARCH_PART";
 
+/// The transports that connect processes of one machine.
+pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+
 /// How long an operation may take after the last event that it needs. A peer may be stopped for 8 seconds of it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of others.
-const ENDING: [&str; 7] = ["close", "exec", "exit", "kill", "files", "pose", "same-address"];
+const ENDING: [&str; 11] =
+    ["close", "exec", "exit", "kill", "files", "pose", "same-address", "same-pid", "reset", "successor", "no-mappings"];
 
 /// Events after which no operation of a worker may fail.
-const HARMLESS: [&str; 11] = [
+const HARMLESS: [&str; 12] = [
     "cancel",
     "drop",
     "regions",
@@ -28,6 +33,7 @@ const HARMLESS: [&str; 11] = [
     "flood",
     "own-address",
     "bad-memory",
+    "windows",
 ];
 
 /// One round.
@@ -57,6 +63,20 @@ pub struct Plan {
     pub sleepy: bool,
     /// Where logs are written.
     pub logs: PathBuf,
+}
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Self { workers, endpoints, longest, cap, .. } = self;
+        write!(f, "{workers} workers of {endpoints} endpoints, messages of at most {longest} bytes")?;
+        if *cap > 0 {
+            write!(f, ", {cap} bytes kept unexpected")?;
+        }
+        let ways = [(self.threads, "by threads"), (self.shared, "shared receives"), (self.sleepy, "sleeping")];
+        ways.iter().filter(|(is, _)| *is).try_for_each(|(_, way)| write!(f, ", {way}"))?;
+        let kinds = self.kinds.iter().map(String::as_str).collect::<Vec<_>>();
+        if kinds.is_empty() { Ok(()) } else { write!(f, "; {}", kinds.join(",")) }
+    }
 }
 
 impl Plan {
@@ -114,6 +134,18 @@ impl Plan {
             _ => return false,
         }
         true
+    }
+
+    /// Refuses names of events that there are not.
+    ///
+    /// # Errors
+    /// Names the first such, and all that there are.
+    pub fn check(kinds: &[String]) -> Result<(), String> {
+        let all = HARMLESS.iter().chain(&ENDING).copied().collect::<Vec<_>>();
+        match kinds.iter().find(|kind| !all.contains(&kind.as_str())) {
+            Some(unknown) => Err(format!("{unknown} is no kind of event; there are {}", all.join(", "))),
+            None => Ok(()),
+        }
     }
 
     /// Whether such events may happen.

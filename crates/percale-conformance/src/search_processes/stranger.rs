@@ -40,7 +40,7 @@ fn connect(port: u16) -> Option<TcpStream> {
     Some(stream)
 }
 
-fn own(random: &mut Random, address: SocketAddr) -> Hello {
+pub(super) fn own(random: &mut Random, address: SocketAddr) -> Hello {
     let (mut incarnation, mut nonce) = ([0; 16], [0; 32]);
     random.fill(&mut incarnation);
     random.fill(&mut nonce);
@@ -90,7 +90,7 @@ fn somewhere(random: &mut Random) -> SocketAddr {
 }
 
 /// Closes with a reset.
-fn reset(stream: &TcpStream) {
+pub(super) fn reset(stream: &TcpStream) {
     super::ignored(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)));
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use super::counts::Counts;
 use super::plan::{PART, PATIENCE, Plan};
-use super::stranger;
+use super::{stranger, successor};
 use crate::random::Random;
 
 /// What a round found and did.
@@ -18,12 +19,10 @@ use crate::random::Random;
 pub struct Report {
     /// What must not be.
     pub faults: Vec<String>,
-    /// Operations that were started and are no receives, those that ended, failures among these, messages received.
-    pub counts: [u64; 4],
+    /// What was done.
+    pub counts: Counts,
     /// Workers that were started.
     pub workers: usize,
-    /// Events that the supervisor made happen.
-    pub events: usize,
     /// Where the logs are.
     pub logs: PathBuf,
 }
@@ -39,6 +38,10 @@ struct Worker {
     idle: bool,
     done: bool,
     stopped: Option<Instant>,
+    /// What it did, as it said last.
+    counts: Counts,
+    /// Since when the process has ended. Its output may be held open by a forked child.
+    exited: Option<Instant>,
 }
 
 enum Heard {
@@ -50,6 +53,8 @@ struct Round<'p> {
     plan: &'p Plan,
     random: Random,
     workers: Vec<Worker>,
+    /// Processes of workers that became another program. Forked children of theirs hold what they had open, so their output does not end.
+    others: Vec<Child>,
     next: usize,
     lines: Receiver<Heard>,
     hear: Sender<Heard>,
@@ -69,16 +74,27 @@ pub fn run(plan: &Plan) -> Report {
     fs::create_dir_all(&logs).unwrap_or_else(|error| panic!("{}: {error}", logs.display()));
     let report = Report { logs: logs.clone(), ..Report::default() };
     let random = Random::new(plan.seed.rotate_left(17));
-    let mut round = Round { plan, random, workers: Vec::new(), next: 0, lines, hear, regions: Vec::new(), report };
+    let mut round = Round {
+        plan,
+        random,
+        workers: Vec::new(),
+        others: Vec::new(),
+        next: 0,
+        lines,
+        hear,
+        regions: Vec::new(),
+        report,
+    };
     for _ in 0..plan.workers {
         round.start(&[]);
     }
     round.happen();
     round.finish();
-    let Round { report, mut workers, .. } = round;
-    for worker in &mut workers {
-        drop(worker.child.kill());
-        drop(worker.child.wait());
+    let Round { mut report, workers, others, .. } = round;
+    workers.iter().for_each(|worker| report.counts += worker.counts);
+    for mut child in workers.into_iter().map(|worker| worker.child).chain(others) {
+        drop(child.kill());
+        drop(child.wait());
     }
     if report.faults.is_empty() {
         drop(fs::remove_dir_all(&logs));
@@ -111,7 +127,8 @@ impl Round<'_> {
         });
         let input = child.stdin.take();
         let (there, excused, idle, done, stopped) = (Vec::new(), false, false, false, None);
-        self.workers.push(Worker { number, child, input, there, excused, idle, done, stopped });
+        let counts = Counts::default();
+        self.workers.push(Worker { number, child, input, there, excused, idle, done, stopped, counts, exited: None });
         let known = self.workers.iter().flat_map(|worker| &worker.there);
         let known = known.map(|(port, id)| format!("there {port} {id}")).chain(self.regions.iter().cloned());
         let known = known.collect::<Vec<_>>();
@@ -128,7 +145,6 @@ impl Round<'_> {
     }
 
     fn fault(&mut self, text: String) {
-        println!("  FAULT {text}");
         if self.report.faults.is_empty() {
             self.tell_all("dump");
         }
@@ -152,13 +168,20 @@ impl Round<'_> {
                 worker.stopped = None;
                 worker.signal(Signal::CONT);
             }
+            if worker.exited.is_none() && matches!(worker.child.try_wait(), Ok(Some(_))) {
+                worker.exited = Some(now);
+            }
         }
+        // What it said last has been heard by then.
+        let heard = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
+        let ended = self.workers.iter().filter(heard).map(|worker| worker.number).collect::<Vec<_>>();
+        ended.into_iter().for_each(|number| self.ended(number));
     }
 
     fn line(&mut self, number: usize, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
-        let at = self.workers.iter().position(|worker| worker.number == number);
-        let Some(at) = at else { return };
+        // What a process said after its worker had left counts no more.
+        let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
         let value = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
         match words[0] {
             "fault" => self.fault(format!("worker {number}: {}", &line[6..])),
@@ -179,30 +202,35 @@ impl Round<'_> {
             }
             "exits" => self.workers[at].excused = true,
             "execs" => {
-                self.workers[at].excused = true;
-                self.over(at);
+                let worker = self.leave(at);
+                // Stopped before it became another program, it would stop for good.
+                worker.signal(Signal::CONT);
+                self.others.push(worker.child);
             }
+            "counts" => self.workers[at].counts = Counts::read(&words[1..]).unwrap_or_default(),
             "idle" => self.workers[at].idle = true,
             "done" => {
                 self.workers[at].done = true;
-                (0..4).for_each(|index| self.report.counts[index] += value(index + 1));
+                self.workers[at].counts = Counts::read(&words[1..]).unwrap_or_default();
             }
             _ => {}
         }
     }
 
-    /// A worker's endpoints are gone.
-    fn over(&mut self, at: usize) {
-        for (port, id) in std::mem::take(&mut self.workers[at].there) {
+    /// A worker, and its endpoints, are gone.
+    fn leave(&mut self, at: usize) -> Worker {
+        let mut worker = self.workers.swap_remove(at);
+        self.report.counts += worker.counts;
+        for (port, id) in std::mem::take(&mut worker.there) {
             self.tell_all(&format!("gone {port} {id}"));
         }
+        worker
     }
 
     fn ended(&mut self, number: usize) {
         let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
-        let status = self.workers[at].child.wait();
-        self.over(at);
-        let worker = self.workers.swap_remove(at);
+        let mut worker = self.leave(at);
+        let status = worker.child.wait();
         let reported = worker.done && status.as_ref().is_ok_and(|status| status.code().is_some_and(|code| code != 101));
         if !worker.excused && !reported {
             let how = status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
@@ -233,7 +261,7 @@ impl Round<'_> {
             self.hear(pause);
             let at = self.random.below(self.workers.len().max(1));
             match self.random.below(24) {
-                0..=2 if self.plan.has("kill") && self.workers.len() > 1 => self.kill(at),
+                0..=2 if self.may_kill() && self.workers.len() > 1 => self.kill(at),
                 3 | 4 if self.plan.has("stop") && self.workers.len() > 1 => self.stop(at),
                 5..=7 if self.plan.has("stranger") => self.stranger(stranger::Manner::Junk),
                 8 if self.plan.has("flood") => self.stranger(stranger::Manner::Flood),
@@ -248,11 +276,27 @@ impl Round<'_> {
     }
 
     fn kill(&mut self, at: usize) {
+        // One that became another program is a peer whose process lives on.
+        if let Some(mut other) = self.others.pop_if(|_| self.random.below(2) == 0) {
+            self.report.counts.lives += 1;
+            drop(other.kill());
+            drop(other.wait());
+            return;
+        }
         let Some(worker) = self.workers.get_mut(at) else { return };
-        self.report.events += 1;
+        self.report.counts.lives += 1;
         worker.excused = true;
         let ports = worker.there.iter().map(|&(port, _)| port).collect::<Vec<_>>();
         drop(worker.child.kill());
+        if self.plan.has("same-pid") && self.next < 100 {
+            // The next process gets the number of the dead one, if the system lets that be chosen.
+            drop(worker.child.wait());
+            drop(fs::write("/proc/sys/kernel/ns_last_pid", (worker.child.id() - 1).to_string()));
+            return self.start(&[]);
+        }
+        if self.plan.has("successor") && self.random.below(2) == 0 {
+            return self.succeed(&ports);
+        }
         if self.next < 100 && self.random.below(2) == 0 {
             // At once, or a little later.
             let pause = self.random.below(2) as u64 * 100;
@@ -262,10 +306,23 @@ impl Round<'_> {
         }
     }
 
+    fn may_kill(&self) -> bool {
+        ["kill", "same-pid", "successor"].iter().any(|kind| self.plan.has(kind))
+    }
+
+    /// Strangers listen where an endpoint was.
+    fn succeed(&mut self, ports: &[u16]) {
+        for &port in ports {
+            self.report.counts.lives += 1;
+            let seed = self.random.next();
+            std::thread::spawn(move || successor::stay(port, seed));
+        }
+    }
+
     fn stop(&mut self, at: usize) {
         let Some(worker) = self.workers.get_mut(at) else { return };
         if worker.stopped.is_none() {
-            self.report.events += 1;
+            self.report.counts.lives += 1;
             let long = if self.random.below(4) == 0 { 8000 } else { 600 };
             worker.stopped = Some(Instant::now() + Duration::from_millis(10 + self.random.below(long) as u64));
             worker.signal(Signal::STOP);
@@ -274,7 +331,7 @@ impl Round<'_> {
 
     fn stranger(&mut self, manner: stranger::Manner) {
         let (Some(target), Some(other)) = (self.some_port(), self.some_port()) else { return };
-        self.report.events += 1;
+        self.report.counts.lives += 1;
         let seed = self.random.next();
         std::thread::spawn(move || stranger::visit(target, other, manner, seed));
     }

@@ -20,6 +20,7 @@ mod named;
 mod onesided;
 mod resources;
 mod ring;
+mod searched;
 mod sockets;
 mod strangers;
 mod unmapped;

@@ -297,7 +297,7 @@ fn print_tallies(tallies: &[(Transport, Tally)], found: &[Found]) {
 }
 
 /// Text as JSON has it.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let letter = |letter: char| match letter {
         '"' | '\\' => format!("\\{letter}"),
         letter if letter.is_control() => format!("\\u{:04x}", u32::from(letter)),

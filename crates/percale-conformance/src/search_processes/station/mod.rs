@@ -316,7 +316,7 @@ impl<A: Ownership + 'static> Station<A> {
         if posted.is_ok() {
             self.again.remove(&(port, len <= 2048 && way < 2));
             self.number += 1;
-            ledger.started += 1;
+            ledger.counts.started += 1;
         } else if let Some(call) = call {
             self.give_up(ledger, call);
         }
@@ -403,7 +403,7 @@ impl<A: Ownership + 'static> Station<A> {
                     let mut task = Task::new(future, None, 0, port, if write { "a write" } else { "a read" });
                     task.region = (!write).then_some(region);
                     self.tasks.push(task);
-                    ledger.started += 1;
+                    ledger.counts.started += 1;
                 }
                 Err(error) => _ = self.refused(ledger, error, port),
             }
@@ -426,7 +426,7 @@ impl<A: Ownership + 'static> Station<A> {
             Ok(()) => {
                 let what = if write { What::Write } else { What::Read(region) };
                 ledger.insert(context, Raw::new(what, Some(block), self.id, 0, 0, port));
-                ledger.started += 1;
+                ledger.counts.started += 1;
             }
             Err(error) => _ = self.post_error(ledger, &error, port),
         }
@@ -456,7 +456,7 @@ impl<A: Ownership + 'static> Station<A> {
         match unsafe { self.endpoint.post_atomic(&work) } {
             Ok(()) => {
                 ledger.insert(context, Raw::new(What::Write, Some(block), self.id, 0, 0, port));
-                ledger.started += 1;
+                ledger.counts.started += 1;
             }
             Err(error) => _ = self.post_error(ledger, &error, port),
         }

@@ -71,7 +71,7 @@ impl<A: Ownership + 'static> Station<A> {
         is_access: bool,
         error: Option<(ErrorCode, String)>,
     ) {
-        ledger.done += 1;
+        ledger.counts.ended += 1;
         match (error, call) {
             (None, Some(call)) => {
                 if let Some(call) = self.calls.get_mut(&call) {
@@ -111,7 +111,7 @@ impl<A: Ownership + 'static> Station<A> {
         port: u16,
         what: &str,
     ) {
-        ledger.failed += 1;
+        ledger.counts.failed += 1;
         let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled;
         let never = matches!(
             code,
@@ -132,7 +132,7 @@ impl<A: Ownership + 'static> Station<A> {
 
     /// A message has arrived.
     fn arrived(&mut self, ledger: &mut Ledger, class: u8, posted: Option<u64>, entry: &Entry, bytes: &[u8]) {
-        ledger.received += 1;
+        ledger.counts.received += 1;
         if !entry.flags.contains(CompletionFlags::REMOTE_DATA) {
             return ledger.stranger(&format!(
                 "a message without data of {} bytes arrived at port {}",

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use percale::{Buffer, Domain, RemoteMemory};
 
 use crate::random::Random;
+use crate::search_processes::counts::Counts;
 use crate::search_processes::graveyard::Graveyard;
 use crate::search_processes::message::Order;
 use crate::search_processes::plan::{PATIENCE, Plan};
@@ -136,10 +137,7 @@ pub(crate) struct Ledger {
     pub(crate) finishing: Option<Instant>,
     /// Workers have done their work, and may close.
     pub(crate) parting: bool,
-    pub(crate) started: u64,
-    pub(crate) done: u64,
-    pub(crate) failed: u64,
-    pub(crate) received: u64,
+    pub(crate) counts: Counts,
 }
 
 /// Lengths around limits.
@@ -167,10 +165,7 @@ impl Ledger {
             faults: 0,
             finishing: None,
             parting: false,
-            started: 0,
-            done: 0,
-            failed: 0,
-            received: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -180,6 +175,11 @@ impl Ledger {
         if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
             std::process::exit(3);
         }
+    }
+
+    /// Tells the supervisor what was done so far: a worker may end at any moment.
+    pub(crate) fn say_counts(&self) {
+        self.say(&format!("counts {}", self.counts.write()));
     }
 
     /// Reports what must not be.
@@ -324,6 +324,7 @@ impl Ledger {
     pub(crate) fn cancelled(&mut self, context: u64, was_posted: bool) {
         if let Some(raw) = self.raw.get_mut(&context) {
             raw.cancelled |= was_posted;
+            self.counts.lives += u64::from(was_posted);
             // A multi-receive that has begun ends when its last message has; one that says "not posted" has a message.
             let told = format!(
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",

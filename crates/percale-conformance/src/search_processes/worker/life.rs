@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "forks, executes another program, installs filters and signal handlers")]
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
@@ -32,19 +33,29 @@ impl<A: Open> Worker<A> {
         }
         let pause = 20 + self.ledger.random.below(600) as u64;
         self.next_event = Instant::now() + Duration::from_millis(pause);
-        match self.ledger.random.below(12) {
+        let is_one_in = |worker: &mut Self, n| worker.ledger.random.below(n) == 0;
+        match self.ledger.random.below(16) {
             0..=2 if has(self, "close") && !self.stations.is_empty() => self.reopen(),
-            9 | 10 if has(self, "fork") && self.children.len() < 2 => self.fork(),
-            3 if has(self, "exit") && self.ledger.random.below(3) == 0 => {
+            3 if has(self, "exit") && is_one_in(self, 3) => {
+                self.happened();
+                self.ledger.say_counts();
                 self.ledger.say("exits");
                 std::process::exit(0);
             }
-            4 if has(self, "exec") && self.ledger.random.below(3) == 0 => self.exec(),
+            4 if has(self, "exec") && is_one_in(self, 3) => self.exec(),
             5 | 6 if has(self, "no-copies") => self.forbid_copies(),
             7 if has(self, "eintr") => self.interrupt(),
             8 if has(self, "files") => self.few_files(),
+            9 | 10 if has(self, "fork") && self.children.len() < 2 => self.fork(),
+            11 | 12 if has(self, "windows") => self.change_windows(),
+            13 | 14 if has(self, "reset") => self.break_connection(),
+            15 if has(self, "no-mappings") && is_one_in(self, 4) => self.forbid_mappings(),
             _ => {}
         }
+    }
+
+    fn happened(&mut self) {
+        self.ledger.counts.lives += 1;
     }
 
     fn cancel(&mut self, drop_task: bool) {
@@ -56,6 +67,7 @@ impl<A: Open> Worker<A> {
 
     /// Closes an endpoint, and opens another at the same or another address.
     fn reopen(&mut self) {
+        self.happened();
         let at = self.ledger.random.below(self.stations.len());
         let station = self.stations.swap_remove(at);
         let (port, id) = (station.port, station.id);
@@ -73,12 +85,15 @@ impl<A: Open> Worker<A> {
             return;
         }
         let at = self.ledger.random.below(self.stations.len());
+        self.happened();
         self.ledger.note(|| "forks".into());
         self.children.extend(Child::start(&mut self.stations[at]));
     }
 
     /// Becomes another program, while a forked child keeps the descriptors.
     fn exec(&mut self) {
+        self.happened();
+        self.ledger.say_counts();
         self.ledger.say("execs");
         // SAFETY: the child sleeps, and ends by the alarm.
         if unsafe { libc::fork() } == 0 {
@@ -95,6 +110,7 @@ impl<A: Open> Worker<A> {
 
     /// From now on the kernel copies nothing between this process and others.
     fn forbid_copies(&mut self) {
+        self.happened();
         if self.ledger.random.below(2) == 0 {
             self.ledger.note(|| "is not dumpable".into());
             ignored(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable));
@@ -102,19 +118,66 @@ impl<A: Open> Worker<A> {
         }
         self.ledger.note(|| "forbids process_vm_readv and process_vm_writev".into());
         let [readv, writev] = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev].map(|call| call as u32);
-        let filter = [
+        self.filter(&mut [
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
             libc::sock_filter { code: 0x15, jt: 1, jf: 0, k: readv },
             libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: writev },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::EPERM as u32 },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 },
-        ];
-        let program = libc::sock_fprog { len: 5, filter: filter.as_ptr().cast_mut() };
+        ]);
+    }
+
+    /// From now on this process maps no memory that it shares with others, and makes none; its heap grows as before.
+    fn forbid_mappings(&mut self) {
+        self.happened();
+        self.ledger.note(|| "forbids memfd_create and shared mappings".into());
+        let [create, map] = [libc::SYS_memfd_create, libc::SYS_mmap].map(|call| call as u32);
+        self.filter(&mut [
+            libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
+            libc::sock_filter { code: 0x15, jt: 3, jf: 0, k: create },
+            libc::sock_filter { code: 0x15, jt: 0, jf: 3, k: map },
+            // The fourth argument: MAP_SHARED is its lowest bit.
+            libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 40 },
+            libc::sock_filter { code: 0x45, jt: 0, jf: 1, k: libc::MAP_SHARED as u32 },
+            libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::ENOMEM as u32 },
+            libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 },
+        ]);
+    }
+
+    /// Installs a filter of system calls in all threads, for good.
+    fn filter(&mut self, filter: &mut [libc::sock_filter]) {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         // SAFETY: changes this process only.
         let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
         let done = unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const program) };
         self.ledger.note(|| format!("forbidden: {privileges} {done}"));
+    }
+
+    /// Ends one of this process's connections, as a network may at any moment: by a reset, or in order.
+    fn break_connection(&mut self) {
+        let connected = |fd: &i32| {
+            // SAFETY: asks for a property of a descriptor, if there is one of this number.
+            let file = unsafe { BorrowedFd::borrow_raw(*fd) };
+            !rustix::net::sockopt::socket_acceptconn(file).unwrap_or(true) && rustix::net::getpeername(file).is_ok()
+        };
+        let own = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let own = own.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let sockets = own.filter(connected).collect::<Vec<_>>();
+        if sockets.is_empty() {
+            return;
+        }
+        let fd = sockets[self.ledger.random.below(sockets.len())];
+        let resets = self.ledger.random.below(2) == 0;
+        self.happened();
+        self.ledger.note(|| format!("ends the connection of descriptor {fd}, by a reset: {resets}"));
+        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        // SAFETY: the address is read during the call; what becomes of the connection is what a peer or a network may do to it.
+        let reset = resets && unsafe { libc::connect(fd, &raw const nowhere, size_of_val(&nowhere) as u32) } == 0;
+        if !reset {
+            // SAFETY: as above; a Unix socket cannot be reset.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        }
     }
 
     /// On SIGUSR1 the process writes where its main thread is, and ends: the supervisor asks those that hang.
@@ -134,6 +197,7 @@ impl<A: Open> Worker<A> {
     /// Signals at a high rate, whose handlers do not have calls restarted.
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
+        self.happened();
         self.ledger.note(|| "takes signals".into());
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -147,6 +211,7 @@ impl<A: Open> Worker<A> {
     }
 
     fn few_files(&mut self) {
+        self.happened();
         let most = rustix::process::getrlimit(Resource::Nofile).maximum;
         let open = crate::measure::descriptors().len() as u64;
         let few = open.saturating_sub(2) + self.ledger.random.below(8) as u64;

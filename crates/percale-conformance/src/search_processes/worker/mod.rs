@@ -5,6 +5,7 @@
 pub(crate) mod ledger;
 mod life;
 pub(crate) mod task;
+mod windows;
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -17,11 +18,12 @@ use std::time::{Duration, Instant};
 use percale::endpoint::{EndpointBuilder, Owned, Ownership, Shared};
 use percale::{
     Access, CompletionQueue, Domain, Endpoint, Entry, ErrorEntry, EventQueue, OpFlags, PeerAddress, Progress,
-    ReceiveWork, Region, Segment, Segments, SharedReceive,
+    ReceiveWork, Region, RemoteMemory, Segment, Segments, SharedReceive,
 };
 use rustix::fs::OFlags;
 
 use self::ledger::{Ledger, Raw, What};
+use self::windows::Pane;
 use super::graveyard::Graveyard;
 use super::inherited::Child;
 use super::plan::{PART, PATIENCE, Plan};
@@ -85,8 +87,7 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
         let (maps, files) = (crate::measure::mappings(), crate::measure::descriptors());
         ledger.fault(&format!("left over: {after:?}, at the beginning {before:?}; {maps:?}; {files:?}"));
     }
-    let Ledger { started, done, failed, received, .. } = ledger;
-    ledger.say(&format!("done {started} {done} {failed} {received}"));
+    ledger.say(&format!("done {}", ledger.counts.write()));
     ledger.is_good()
 }
 
@@ -148,6 +149,7 @@ struct Own {
 struct Worker<A: Open> {
     stations: Vec<Station<A>>,
     regions: Vec<Own>,
+    panes: Vec<Pane>,
     pool: Option<SharedReceive>,
     /// Where endpoints report, if not to queues of their own.
     queue: Option<CompletionQueue>,
@@ -193,6 +195,7 @@ impl<A: Open> Worker<A> {
         Self {
             stations,
             regions,
+            panes: Vec::new(),
             pool,
             reader: queue.as_ref().filter(|_| A::THREADS).map(Reader::start),
             queue,
@@ -229,7 +232,9 @@ impl<A: Open> Worker<A> {
             match A::bind(builder, &address) {
                 Ok(endpoint) => break endpoint,
                 Err(error) if Instant::now() < until => self.ledger.note(|| error),
-                Err(error) if self.ledger.plan.has("files") => return self.ledger.note(|| error),
+                Err(error) if self.ledger.plan.has("files") || self.ledger.plan.has("no-mappings") => {
+                    return self.ledger.note(|| error);
+                }
                 Err(error) => return self.ledger.fault(&format!("no endpoint at {address}: {error}")),
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -244,19 +249,24 @@ impl<A: Open> Worker<A> {
     /// Registers a region, and makes it known.
     fn register(&mut self) {
         let cells = 16 << self.ledger.random.below(9);
-        self.next_region += 1;
-        let tag = self.next_region.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let tag = self.next_tag();
         let buffer = self.ledger.buffer_of(&self.domain, cells_of(tag, cells * CELL, 0));
         match self.domain.register(buffer, Access::REMOTE_READ | Access::REMOTE_WRITE) {
             Ok(region) => {
-                let (name, at) = (region.remote(), self.ledger.random.below(self.stations.len().max(1)));
-                if let Some(station) = self.stations.get(at) {
-                    let port = station.port;
-                    self.ledger.say(&format!("region {port} {} {} {} {tag}", name.key, name.address, name.len));
-                }
+                self.publish(&region.remote(), tag);
                 self.regions.push(Own { region, tag, busy: None });
             }
+            Err(error) if self.ledger.plan.has("no-mappings") => self.ledger.note(|| format!("no region: {error}")),
             Err(error) => self.ledger.fault(&format!("no region: {error}")),
+        }
+    }
+
+    /// Makes memory known to others.
+    fn publish(&mut self, name: &RemoteMemory, tag: u64) {
+        let at = self.ledger.random.below(self.stations.len().max(1));
+        if let Some(station) = self.stations.get(at) {
+            let port = station.port;
+            self.ledger.say(&format!("region {port} {} {} {} {tag}", name.key, name.address, name.len));
         }
     }
 
@@ -269,6 +279,7 @@ impl<A: Open> Worker<A> {
         let Own { region, tag, busy } = self.regions.swap_remove(at);
         match region.close() {
             Ok(buffer) => {
+                self.ledger.counts.lives += 1;
                 let mut bytes = vec![0; buffer.len()];
                 buffer.copy_to(0, &mut bytes);
                 check_cells(&mut self.ledger, &bytes, tag, 0);
@@ -429,10 +440,12 @@ impl<A: Open> Worker<A> {
 
     /// Looks at what takes time; says whether the work is over.
     fn look(&mut self) -> bool {
+        self.ledger.say_counts();
         for changed in self.ledger.graves.look(4 << 20) {
             self.ledger.fault(&changed);
         }
         self.check_regions();
+        self.look_at_windows();
         let mut under_way = self.ledger.overdue();
         for station in &mut self.stations {
             under_way += station.overdue(&mut self.ledger);
@@ -544,6 +557,7 @@ impl<A: Open> Worker<A> {
         while let Some(station) = self.stations.pop() {
             station.close(&mut self.ledger);
         }
+        self.close_windows();
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);
         while !self.regions.is_empty() && Instant::now() < until {
             self.close_region();

@@ -1,0 +1,325 @@
+//! The program: makes rounds until its time is over, and reports.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use super::counts::Counts;
+use super::plan::{Plan, TRANSPORTS};
+use super::supervisor::{self, Report};
+use crate::search::program::quoted;
+
+/// Set in the process that is the first of a namespace.
+const APART: &str = "PERCALE_SEARCH_APART";
+
+const HELP: &str = "\
+Random operations and random events of lives, of several real processes.
+
+search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
+
+  --minutes N          how long (default 1; fractions are allowed)
+  --seed S             the seed of the first round; later rounds count up from it (default: from the clock)
+  --transport T        where (default all: the transports in turn)
+  --rounds N           at most so many rounds
+  --kinds K,...        these kinds of events, instead of those that the seed chooses
+  --without K,...      never these kinds of events
+  --set NAME=NUMBER    changes a round: active (seconds), workers, endpoints, longest, cap, threads, shared, sleepy
+  --logs DIR           where the logs of rounds that found something are kept
+  --asan               builds the program with AddressSanitizer (nightly Rust) and runs that
+  --json               the result as one JSON object on standard output
+
+A seed fixes what happens in a round, not how the system schedules the processes.
+";
+
+/// The least time for which a round starts operations.
+const LEAST: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct Options {
+    time: Duration,
+    seed: u64,
+    transports: Vec<&'static str>,
+    rounds: u64,
+    kinds: Vec<String>,
+    without: Vec<String>,
+    set: Vec<String>,
+    logs: PathBuf,
+    asan: bool,
+    json: bool,
+}
+
+fn options(words: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        time: Duration::from_secs(60),
+        // Short numbers are easier to give again.
+        seed: crate::random::seed() >> 24,
+        transports: TRANSPORTS.to_vec(),
+        rounds: u64::MAX,
+        kinds: Vec::new(),
+        without: Vec::new(),
+        set: Vec::new(),
+        logs: std::env::temp_dir().join(format!("percale-search-{}", std::process::id())),
+        asan: false,
+        json: false,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--minutes" => {
+                let minutes = value()?.parse::<f64>().map_err(|error| format!("--minutes: {error}"))?;
+                options.time = Duration::from_secs_f64(minutes.max(0.0) * 60.0);
+            }
+            "--seed" => options.seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
+            "--rounds" => options.rounds = value()?.parse().map_err(|error| format!("--rounds: {error}"))?,
+            "--transport" => {
+                let text = value()?;
+                if text != "all" {
+                    let known = |name: &str| TRANSPORTS.into_iter().find(|known| *known == name);
+                    let named = text.split(',').map(|name| {
+                        known(name)
+                            .ok_or_else(|| format!("{name}: processes are searched over {}", TRANSPORTS.join(" and ")))
+                    });
+                    options.transports = named.collect::<Result<_, _>>()?;
+                }
+            }
+            "--kinds" => options.kinds = value()?.split(',').map(str::to_owned).collect(),
+            "--without" => options.without = value()?.split(',').map(str::to_owned).collect(),
+            "--set" => options.set.push(value()?.clone()),
+            "--logs" => options.logs = value()?.into(),
+            "--asan" => options.asan = true,
+            "--json" => options.json = true,
+            other => return Err(format!("{other} is no option\n\n{HELP}")),
+        }
+    }
+    Plan::check(&options.kinds)?;
+    Plan::check(&options.without)?;
+    Ok(options)
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let options = match options(&words) {
+        Ok(options) => options,
+        Err(error) => return wrong(&error),
+    };
+    if options.asan {
+        return sanitized(&words);
+    }
+    apart(&words).unwrap_or_else(|| search(&options))
+}
+
+fn wrong(error: &str) -> ExitCode {
+    eprintln!("search-processes: {error}");
+    ExitCode::from(2)
+}
+
+/// Runs this program as the first process of a PID namespace, so that nothing that it starts survives it.
+fn apart(words: &[String]) -> Option<ExitCode> {
+    if std::env::var_os(APART).is_some() {
+        return None;
+    }
+    for user in [&[][..], &["--user", "--map-root-user"]] {
+        let unshare = |program: &str| {
+            let mut command = Command::new("unshare");
+            command.args(user).args(["--pid", "--fork", "--kill-child", "--mount-proc", program]);
+            command
+        };
+        if !unshare("true").stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()) {
+            continue;
+        }
+        let own = std::env::current_exe().ok()?;
+        let status = unshare(own.to_str()?).args(words).env(APART, "1").status().ok()?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        return Some(code.map_or(ExitCode::FAILURE, ExitCode::from));
+    }
+    eprintln!("search-processes: no PID namespace can be made here; workers that outlive the run end by themselves");
+    None
+}
+
+/// Builds this program with AddressSanitizer, by the nightly compiler, and runs that one with the same arguments.
+fn sanitized(words: &[String]) -> ExitCode {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("asan");
+    let triple = &*format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut build = Command::new("cargo");
+    build.args(["+nightly", "build", "--quiet", "--target", triple, "-p", "percale-conformance"]);
+    build.args(["--bin", "search-processes"]).env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", &target);
+    if !build.status().is_ok_and(|status| status.success()) {
+        return wrong(
+            "it cannot be built with AddressSanitizer: `cargo +nightly` is needed (rustup toolchain install nightly)",
+        );
+    }
+    let program = target.join(triple).join("debug").join("search-processes");
+    // Workers end by calls that run no destructors, so leaks are none.
+    let status = Command::new(program)
+        .args(words.iter().filter(|word| *word != "--asan"))
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1")
+        .status();
+    let code = status.ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// What was done over a transport.
+#[derive(Debug, Default)]
+struct Tally {
+    transport: &'static str,
+    rounds: u64,
+    counts: Counts,
+    seconds: f64,
+    faults: u64,
+}
+
+/// A round that found something.
+#[derive(Debug)]
+struct Found {
+    transport: &'static str,
+    seed: u64,
+    report: Report,
+}
+
+fn search(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    let names = options.transports.join(", ");
+    if !options.json {
+        println!(
+            "seed {}; {:.1} minutes over {names}, with real processes",
+            options.seed,
+            options.time.as_secs_f64() / 60.0
+        );
+    }
+    let mut tallies = options.transports.iter().map(|&transport| Tally { transport, ..Tally::default() });
+    let mut tallies = tallies.by_ref().collect::<Vec<_>>();
+    let turns = tallies.len().max(1);
+    let mut found = Vec::new();
+    for round in 0..options.rounds {
+        let left = options.time.saturating_sub(begun.elapsed());
+        if left.is_zero() && round > 0 {
+            break;
+        }
+        let seed = options.seed.wrapping_add(round);
+        let tally = &mut tallies[usize::try_from(round).unwrap_or_default() % turns];
+        let transport = tally.transport;
+        let mut plan = Plan::of(seed, transport, options.logs.clone(), &options.kinds, &options.without);
+        if let Some(unknown) = options.set.iter().find(|set| !plan.set(set)) {
+            return wrong(&format!("{unknown} is no property of a round\n\n{HELP}"));
+        }
+        plan.active = plan.active.min(left.max(LEAST));
+        if !options.json {
+            println!("\n{transport} seed {seed}: {plan}");
+        }
+        let since = Instant::now();
+        let report = supervisor::run(&plan);
+        let took = since.elapsed().as_secs_f64();
+        tally.rounds += 1;
+        tally.seconds += took;
+        tally.counts += report.counts;
+        if !options.json {
+            let Counts { started, failed, received, lives, .. } = report.counts;
+            println!(
+                "  {started} operations, {failed} failed, {received} messages received; {lives} life events, {} processes; {took:.1} s",
+                report.workers
+            );
+        }
+        if !report.faults.is_empty() {
+            tally.faults += 1;
+            let one = Found { transport, seed, report };
+            if !options.json {
+                print_found(&one, options);
+            }
+            found.push(one);
+        }
+    }
+    if options.json {
+        print_json(options, &tallies, &found);
+    } else {
+        print_tallies(&tallies);
+    }
+    if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_found(found: &Found, options: &Options) {
+    let Found { transport, seed, report } = found;
+    report.faults.iter().for_each(|fault| println!("  FAULT {fault}"));
+    println!("  logs: {}", report.logs.display());
+    println!("  again: {}", again(transport, *seed, options));
+}
+
+/// The command that makes a round again.
+fn again(transport: &str, seed: u64, options: &Options) -> String {
+    let mut command = format!("search-processes --transport {transport} --seed {seed} --rounds 1");
+    for (name, kinds) in [("--kinds", &options.kinds), ("--without", &options.without)] {
+        if !kinds.is_empty() {
+            command += &format!(" {name} {}", kinds.join(","));
+        }
+    }
+    options.set.iter().for_each(|set| command += &format!(" --set {set}"));
+    command
+}
+
+fn print_tallies(tallies: &[Tally]) {
+    println!(
+        "\n{:<10}{:>8}{:>13}{:>9}{:>10}{:>14}{:>9}{:>8}",
+        "transport", "rounds", "operations", "lives", "seconds", "operations/s", "lives/s", "faults"
+    );
+    for Tally { transport, rounds, counts, seconds, faults } in tallies {
+        let Counts { started, lives, .. } = *counts;
+        let per_second = |count: u64| count as f64 / seconds.max(0.001);
+        let (operations, events) = (per_second(started), per_second(lives));
+        println!(
+            "{transport:<10}{rounds:>8}{started:>13}{lives:>9}{seconds:>10.1}{operations:>14.0}{events:>9.1}{faults:>8}"
+        );
+    }
+}
+
+fn print_json(options: &Options, tallies: &[Tally], found: &[Found]) {
+    let transports = tallies.iter().map(|tally| {
+        let Tally { transport, rounds, counts, seconds, faults } = tally;
+        let Counts { started, ended, failed, received, lives } = counts;
+        let name = quoted(transport);
+        format!(
+            "{{\"transport\":{name},\"runs\":{rounds},\"operations\":{started},\"ended\":{ended},\"failed\":{failed},\
+             \"received\":{received},\"lives\":{lives},\"seconds\":{seconds:.1},\"faults\":{faults}}}"
+        )
+    });
+    let faults = found.iter().map(|Found { transport, seed, report }| {
+        let text = quoted(report.faults.first().map_or("", String::as_str));
+        let (count, again) = (report.faults.len(), quoted(&again(transport, *seed, options)));
+        let (name, logs) = (quoted(transport), quoted(&report.logs.display().to_string()));
+        format!(
+            "{{\"transport\":{name},\"seed\":{seed},\"kind\":\"processes\",\"text\":{text},\"count\":{count},\"again\":{again},\"logs\":{logs}}}"
+        )
+    });
+    let (transports, faults) = (transports.collect::<Vec<_>>().join(","), faults.collect::<Vec<_>>().join(","));
+    println!("{{\"seed\":{},\"left_out\":[],\"transports\":[{transports}],\"faults\":[{faults}]}}", options.seed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{again, options};
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_round_is_made_again_by_the_command_that_is_printed() {
+        let text =
+            "search-processes --transport tcp --seed 7 --rounds 1 --kinds exec,kill --without stop --set active=3";
+        let given = options(&words(text)[1..]).expect("options");
+        assert_eq!(again("tcp", 7, &given), text);
+    }
+
+    #[test]
+    fn unknown_words_are_refused() {
+        for text in ["--transport sim", "--kinds exex", "--without exex", "--minutes", "--seed x", "again"] {
+            assert!(options(&words(text)).is_err(), "{text}");
+        }
+    }
+}

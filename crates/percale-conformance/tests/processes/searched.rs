@@ -1,0 +1,34 @@
+//! The search with several processes ends its rounds, whatever became of its workers.
+
+use std::process::Command;
+use std::time::Duration;
+
+use percale_conformance::watchdog::Watchdog;
+
+/// A round over shared memory, with these kinds of events.
+fn round(seed: u64, kinds: &str) -> (bool, String) {
+    let _watchdog = Watchdog::within("a round of the search", Duration::from_secs(300));
+    let mut search = Command::new(env!("CARGO_BIN_EXE_search-processes"));
+    search.args(["--transport", "shm", "--rounds", "1", "--set", "active=4", "--set", "workers=4", "--kinds", kinds]);
+    let output = search.args(["--seed", &seed.to_string()]).output().expect("the search runs");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A forked child holds the output of a worker that executed another program, or was killed, longer than the round waits.
+#[test]
+fn a_round_does_not_wait_for_workers_that_became_other_programs_or_were_killed() {
+    for seed in [1, 2] {
+        let (is_good, printed) = round(seed, "exec,fork,kill");
+        assert!(is_good, "{printed}");
+        assert!(!printed.contains("do not end"), "{printed}");
+    }
+}
+
+#[test]
+fn a_search_reports_its_seed_its_counts_and_its_rates() {
+    let (is_good, printed) = round(7, "windows,cancel");
+    assert!(is_good, "{printed}");
+    for word in ["seed 7", "operations/s", "lives/s"] {
+        assert!(printed.contains(word), "{word} is missing: {printed}");
+    }
+}
