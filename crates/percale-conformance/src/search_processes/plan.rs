@@ -21,7 +21,7 @@ const ENDING: [&str; 11] =
     ["close", "exec", "exit", "kill", "files", "pose", "same-address", "same-pid", "reset", "successor", "no-mappings"];
 
 /// Events after which no operation of a worker may fail.
-const HARMLESS: [&str; 12] = [
+const HARMLESS: [&str; 13] = [
     "cancel",
     "drop",
     "regions",
@@ -34,6 +34,7 @@ const HARMLESS: [&str; 12] = [
     "own-address",
     "bad-memory",
     "windows",
+    "connected",
 ];
 
 /// One round.

@@ -222,8 +222,10 @@ fn search(options: &Options) -> ExitCode {
         tally.counts += report.counts;
         if !options.json {
             let Counts { started, failed, received, lives, .. } = report.counts;
+            let [active, ended, closed] = report.phases.map(|phase| phase.as_secs_f64());
             println!(
-                "  {started} operations, {failed} failed, {received} messages received; {lives} life events, {} processes; {took:.1} s",
+                "  {started} operations, {failed} failed, {received} messages received; {lives} life events, {} processes\n  \
+                 {active:.1} s of operations, {ended:.1} s until all had ended, {closed:.1} s until all had closed",
                 report.workers
             );
         }

@@ -23,6 +23,8 @@ pub struct Report {
     pub counts: Counts,
     /// Workers that were started.
     pub workers: usize,
+    /// How long operations were started, how long it took until all had ended, and until all workers had closed.
+    pub phases: [Duration; 3],
     /// Where the logs are.
     pub logs: PathBuf,
 }
@@ -193,7 +195,7 @@ impl Round<'_> {
                 self.workers[at].there.retain(|&(_, id)| u64::from(id) != value(2));
                 self.tell_all(line);
             }
-            "region" => {
+            "region" | "listener" => {
                 self.regions.push(line.to_owned());
                 if self.regions.len() > 30 {
                     self.regions.remove(0);
@@ -249,6 +251,7 @@ impl Round<'_> {
 
     /// Lets things happen for the active time of the round.
     fn happen(&mut self) {
+        let begun = Instant::now();
         let until = Instant::now() + self.plan.active + Duration::from_secs(1);
         let known = |round: &Self| round.workers.iter().map(|worker| worker.there.len()).sum::<usize>();
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
@@ -273,6 +276,7 @@ impl Round<'_> {
                 self.start(&[]);
             }
         }
+        self.report.phases[0] = begun.elapsed();
     }
 
     fn kill(&mut self, at: usize) {
@@ -352,6 +356,7 @@ impl Round<'_> {
             worker.signal(Signal::CONT);
         }
         self.tell_all("finish");
+        let begun = Instant::now();
         let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(15);
         while self.report.faults.is_empty() && Instant::now() < until {
             if self.workers.iter().all(|worker| worker.idle) {
@@ -359,6 +364,7 @@ impl Round<'_> {
             }
             self.hear(Duration::from_millis(50));
         }
+        self.report.phases[1] = begun.elapsed();
         if self.report.faults.is_empty() {
             let busy = self.workers.iter().filter(|worker| !worker.idle).map(|worker| worker.number);
             let busy = busy.collect::<Vec<_>>();
@@ -373,6 +379,7 @@ impl Round<'_> {
             return self.hear(Duration::from_secs(1));
         }
         self.tell_all("close");
+        let begun = Instant::now();
         let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(20);
         while !self.workers.is_empty() && Instant::now() < until {
             self.hear(Duration::from_millis(20));
@@ -380,6 +387,7 @@ impl Round<'_> {
                 return self.hear(Duration::from_secs(1));
             }
         }
+        self.report.phases[2] = begun.elapsed();
         if !self.workers.is_empty() {
             let left = self.workers.iter().map(|worker| worker.number).collect::<Vec<_>>();
             self.fault(format!("workers {left:?} do not close"));

@@ -53,7 +53,7 @@ pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
 }
 
 /// How long the last answers are waited for where they may have been lost.
-const HURRY: Duration = Duration::from_secs(6);
+const HURRY: Duration = Duration::from_secs(3);
 
 /// A request whose answer is awaited.
 #[derive(Debug)]

@@ -266,12 +266,13 @@ impl<A: Ownership + 'static> Station<A> {
         let mut give_up = Vec::new();
         for (&number, call) in &self.calls {
             // An answer may have been lost with its connection.
-            let hurried = ledger.finishing.is_some_and(|since| since.elapsed() > HURRY) && !ledger.plan.is_strict();
+            let may_be_lost = !ledger.plan.is_strict() || ledger.plan.has("drop");
+            let hurried = ledger.finishing.is_some_and(|since| since.elapsed() > HURRY) && may_be_lost;
             if (call.since.elapsed() > PATIENCE || hurried) && !call.cancelled {
                 let gone = ledger.book.gone_for(call.peer);
                 let dead =
                     call.delivered && gone.is_some_and(|gone| gone > PATIENCE) && !ledger.book.is_there(call.port);
-                let lost = ledger.plan.is_strict() && !ledger.plan.has("drop") && gone.is_none() && call.delivered;
+                let lost = !may_be_lost && gone.is_none() && call.delivered;
                 if dead || lost {
                     ledger.fault(&format!(
                         "an answer at port {own} from port {} has not come for {:?}; its sender {}",

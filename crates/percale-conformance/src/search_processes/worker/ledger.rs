@@ -67,6 +67,8 @@ pub(crate) struct Book {
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
     regions: Vec<Remote>,
+    /// Ports of listeners, some of them gone.
+    listeners: Vec<u16>,
 }
 
 impl Book {
@@ -85,6 +87,12 @@ impl Book {
                     self.there.remove(&port);
                 }
                 self.gone.insert(id, Instant::now());
+            }
+            Some(&"listener") => {
+                self.listeners.push(number(1) as u16);
+                if self.listeners.len() > 10 {
+                    self.listeners.remove(0);
+                }
             }
             Some(&"region") => {
                 let memory = RemoteMemory { key: number(2), address: number(3), len: number(4) };
@@ -336,9 +344,10 @@ impl Ledger {
         }
     }
 
-    /// An operation of this endpoint, and the number of the answer that it receives.
+    /// An operation of this endpoint, and the number of the answer that it receives. An answer is not taken back: its receiver waits for it.
     pub(crate) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
-        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled);
+        let is_answer = |raw: &Raw| raw.class == ANSWER && raw.what == What::Send;
+        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled && !is_answer(raw));
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
         contexts.sort_unstable();
         let context = *contexts.get(self.random.below(contexts.len().max(1)))?;
@@ -427,6 +436,12 @@ impl Ledger {
         let at = self.random.below(self.book.regions.len());
         let Remote { port, memory, tag } = self.book.regions[at];
         Some((port, memory, tag))
+    }
+
+    /// The port of a listener.
+    pub(crate) fn some_listener(&mut self) -> Option<u16> {
+        let ports = &self.book.listeners;
+        (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
     /// Whether all went well so far.

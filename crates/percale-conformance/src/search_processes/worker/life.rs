@@ -34,7 +34,7 @@ impl<A: Open> Worker<A> {
         let pause = 20 + self.ledger.random.below(600) as u64;
         self.next_event = Instant::now() + Duration::from_millis(pause);
         let is_one_in = |worker: &mut Self, n| worker.ledger.random.below(n) == 0;
-        match self.ledger.random.below(16) {
+        match self.ledger.random.below(19) {
             0..=2 if has(self, "close") && !self.stations.is_empty() => self.reopen(),
             3 if has(self, "exit") && is_one_in(self, 3) => {
                 self.happened();
@@ -42,13 +42,14 @@ impl<A: Open> Worker<A> {
                 self.ledger.say("exits");
                 std::process::exit(0);
             }
-            4 if has(self, "exec") && is_one_in(self, 3) => self.exec(),
+            4 if has(self, "exec") => self.exec(),
             5 | 6 if has(self, "no-copies") => self.forbid_copies(),
             7 if has(self, "eintr") => self.interrupt(),
             8 if has(self, "files") => self.few_files(),
             9 | 10 if has(self, "fork") && self.children.len() < 2 => self.fork(),
             11 | 12 if has(self, "windows") => self.change_windows(),
             13 | 14 if has(self, "reset") => self.break_connection(),
+            16..=18 if has(self, "connected") => self.change_connections(),
             15 if has(self, "no-mappings") && is_one_in(self, 4) => self.forbid_mappings(),
             _ => {}
         }

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
 
+mod connected;
 pub(crate) mod ledger;
 mod life;
 pub(crate) mod task;
@@ -22,6 +23,7 @@ use percale::{
 };
 use rustix::fs::OFlags;
 
+use self::connected::Lines;
 use self::ledger::{Ledger, Raw, What};
 use self::windows::Pane;
 use super::graveyard::Graveyard;
@@ -150,6 +152,7 @@ struct Worker<A: Open> {
     stations: Vec<Station<A>>,
     regions: Vec<Own>,
     panes: Vec<Pane>,
+    lines: Option<Lines>,
     pool: Option<SharedReceive>,
     /// Where endpoints report, if not to queues of their own.
     queue: Option<CompletionQueue>,
@@ -157,6 +160,8 @@ struct Worker<A: Open> {
     reader: Option<Reader>,
     domain: Domain,
     ledger: Ledger,
+    /// The first life of an endpoint of this worker.
+    first_id: u16,
     next_id: u16,
     next_region: u64,
     /// Ports to bind to, while there are some.
@@ -196,6 +201,8 @@ impl<A: Open> Worker<A> {
             stations,
             regions,
             panes: Vec::new(),
+            lines: None,
+            first_id: next_id,
             pool,
             reader: queue.as_ref().filter(|_| A::THREADS).map(Reader::start),
             queue,
@@ -414,7 +421,8 @@ impl<A: Open> Worker<A> {
                 station.receive(ledger, late);
                 station.answer(ledger);
                 let under_way = station.tasks.len();
-                if busy && under_way < 40 && ledger.random.below(4) == 0 {
+                let burst = if busy { [0, 0, 0, 1, 1, 1, 2, 8][ledger.random.below(8)] } else { 0 };
+                for _ in under_way..40.min(under_way + burst) {
                     match ledger.random.below(6) {
                         0 | 1 => station.access(ledger),
                         _ => station.send(ledger),
@@ -422,6 +430,9 @@ impl<A: Open> Worker<A> {
                 }
                 ended |= station.poll_tasks(ledger, false);
                 station.read_events(ledger);
+            }
+            if let Some(lines) = &mut self.lines {
+                lines.drive(&mut self.ledger, busy);
             }
             if busy {
                 self.live();
@@ -433,7 +444,7 @@ impl<A: Open> Worker<A> {
                 }
             }
             if !any && !ended {
-                self.rest();
+                self.rest(busy);
             }
         }
     }
@@ -450,6 +461,7 @@ impl<A: Open> Worker<A> {
         for station in &mut self.stations {
             under_way += station.overdue(&mut self.ledger);
         }
+        under_way += self.lines.as_ref().map_or(0, Lines::under_way);
         let mut found = Vec::new();
         self.children.retain_mut(|child| child.ended().map(|end| found.extend(end)).is_none());
         found.iter().for_each(|found| self.ledger.fault(found));
@@ -464,17 +476,18 @@ impl<A: Open> Worker<A> {
     }
 
     /// There is nothing to do: waits in one of the ways of programs.
-    fn rest(&mut self) {
+    fn rest(&mut self, busy: bool) {
         let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
         let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
         if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(rarely) == 0 {
             return self.sleep();
         }
-        if self.ledger.random.below(3) == 0 {
+        // One that is busy mostly goes on at once.
+        if self.ledger.random.below(16) < if busy { 14 } else { 5 } {
             return std::thread::yield_now();
         }
         let at = self.ledger.random.below(self.stations.len().max(1));
-        let alone = self.stations.len() == 1;
+        let alone = self.stations.len() == 1 && self.lines.is_none();
         if let Some(station) = self.stations.get(at) {
             station.endpoint.wait(Some(Duration::from_millis(if alone { 5 } else { 1 })));
         }
@@ -557,6 +570,7 @@ impl<A: Open> Worker<A> {
         while let Some(station) = self.stations.pop() {
             station.close(&mut self.ledger);
         }
+        self.close_connections();
         self.close_windows();
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);
         while !self.regions.is_empty() && Instant::now() < until {

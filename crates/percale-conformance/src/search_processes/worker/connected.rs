@@ -1,0 +1,355 @@
+//! Endpoints of one connection each: a worker listens, connects to the listeners of others, and ends connections at any moment.
+//!
+//! A connection delivers the messages of one end, all of them and in order, until it is over; then every operation of its ends has ended.
+
+#![expect(unsafe_code, reason = "takes back the endpoints that futures borrowed")]
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use percale::endpoint::safe::{Cause, OperationError, Received};
+use percale::{Domain, Endpoint, EndpointBuilder, ErrorCode, Event, EventQueue, Listener, PostError};
+
+use super::task::{End, Task};
+use super::{Open, Worker};
+use crate::search_processes::message::{self, Identity};
+use crate::search_processes::plan::PATIENCE;
+use crate::search_processes::worker::ledger::Ledger;
+
+/// The port that contents of these messages name: none.
+const NOWHERE: u16 = 0;
+/// Connections of a worker at a time.
+const LINES: usize = 4;
+/// Lives of endpoints that a worker has for connections, behind those of its other endpoints.
+const LIVES: u16 = 24;
+/// The first of them, counted from the worker's first life.
+const FIRST: u16 = 40;
+/// Receives that are posted.
+const RECEIVES: usize = 4;
+
+/// One end of a connection.
+#[derive(Debug)]
+struct Line {
+    /// Leaked, so that futures need no lifetime; [`close`](Self::close) takes it back after they are gone.
+    endpoint: &'static Endpoint,
+    /// Names this end.
+    id: u16,
+    /// Names the other end, once a message has come.
+    other: Option<u16>,
+    /// In the order in which they were posted.
+    receives: VecDeque<Task>,
+    sends: Vec<Task>,
+    sent: u32,
+    posted: u64,
+    since: Instant,
+    stands: bool,
+    over: Option<Instant>,
+    /// Since when posts are refused, though the connection has not ended.
+    refused: Option<Instant>,
+}
+
+/// The connections of a worker.
+#[derive(Debug)]
+pub(super) struct Lines {
+    domain: Domain,
+    listener: Listener,
+    events: EventQueue,
+    lines: Vec<Line>,
+    next: u16,
+    last: u16,
+}
+
+impl Lines {
+    /// Listens, with endpoints whose lives begin behind this one. `None` where descriptors have run out.
+    fn new(domain: &Domain, life: u16) -> Option<Self> {
+        let events = EventQueue::default();
+        let listener = domain.listener().events(&events).bind("127.0.0.1:0").ok()?;
+        let next = life + FIRST;
+        Some(Self { domain: domain.clone(), listener, events, lines: Vec::new(), next, last: next + LIVES - 1 })
+    }
+
+    /// An endpoint about to be opened, whose events go where those of the listener go.
+    fn builder(&self) -> EndpointBuilder<'_> {
+        self.domain.endpoint().event_queue(&self.events).answer_timeout(Duration::from_secs(15))
+    }
+
+    fn open<E: std::fmt::Display>(&mut self, ledger: &mut Ledger, opened: Result<Endpoint, E>) {
+        let endpoint = match opened {
+            Ok(endpoint) => &*Box::leak(Box::new(endpoint)),
+            // The caller has gone meanwhile, or descriptors have run out.
+            Err(error) => return ledger.note(|| format!("no connection: {error}")),
+        };
+        self.next += 1;
+        let (receives, sends, since) = (VecDeque::new(), Vec::new(), Instant::now());
+        let (other, over, refused) = (None, None, None);
+        let id = self.next;
+        self.lines.push(Line {
+            endpoint,
+            id,
+            other,
+            receives,
+            sends,
+            sent: 0,
+            posted: 0,
+            since,
+            stands: false,
+            over,
+            refused,
+        });
+    }
+
+    fn has_room(&self) -> bool {
+        self.lines.len() < LINES && self.next < self.last
+    }
+
+    /// Operations that are to end.
+    pub(super) fn under_way(&self) -> usize {
+        self.lines.iter().map(|line| line.sends.len() + usize::from(!line.stands && line.over.is_none())).sum()
+    }
+
+    /// Drives everything, and starts operations if it is `busy`.
+    pub(super) fn drive(&mut self, ledger: &mut Ledger, busy: bool) {
+        let _any = self.listener.progress();
+        while let Some(event) = self.events.read() {
+            self.happened(ledger, &event);
+        }
+        for line in &mut self.lines {
+            line.endpoint.progress();
+            line.receive(ledger);
+            if busy && line.stands && line.sends.len() < 8 && ledger.random.below(6) == 0 {
+                line.send(ledger);
+            }
+            line.collect(ledger);
+            line.check(ledger);
+        }
+        // What is over is closed when its operations have ended.
+        while let Some(at) = self.lines.iter().position(|line| line.over.is_some() && line.sends.is_empty()) {
+            self.lines.swap_remove(at).close();
+        }
+    }
+
+    fn happened(&mut self, ledger: &mut Ledger, event: &Event) {
+        ledger.note(|| format!("{event:?}"));
+        match event {
+            Event::ConnectionRequest(request) if self.has_room() && ledger.finishing.is_none() => {
+                let opened = self.builder().accept(request, request.data());
+                self.open(ledger, opened);
+            }
+            Event::ConnectionRequest(request) if ledger.random.below(2) == 0 => drop(request.reject(b"no")),
+            Event::Connected { endpoint, .. } => self.each(*endpoint, |line| line.stands = true),
+            Event::ConnectionRefused { endpoint, .. } | Event::Shutdown { endpoint, .. } => {
+                self.each(*endpoint, |line| line.over = line.over.or_else(|| Some(Instant::now())));
+            }
+            _ => {}
+        }
+    }
+
+    fn each(&mut self, endpoint: u64, change: impl FnMut(&mut Line)) {
+        self.lines.iter_mut().filter(|line| line.endpoint.id() == endpoint).for_each(change);
+    }
+
+    /// Ends a connection: in order, or by closing its endpoint with operations under way.
+    fn end_one(&mut self, ledger: &mut Ledger) {
+        if self.lines.is_empty() {
+            return;
+        }
+        let at = ledger.random.below(self.lines.len());
+        ledger.counts.lives += 1;
+        if ledger.random.below(2) == 0 {
+            let line = &mut self.lines[at];
+            drop(line.endpoint.shutdown());
+            // Its own side is told of no event.
+            line.over.get_or_insert_with(Instant::now);
+            ledger.note(|| format!("shuts connection {} down", line.id));
+        } else {
+            let line = self.lines.swap_remove(at);
+            ledger.note(|| format!("closes connection {}", line.id));
+            line.close();
+        }
+    }
+
+    fn close(mut self) {
+        self.lines.drain(..).for_each(Line::close);
+    }
+}
+
+impl Line {
+    fn receive(&mut self, ledger: &mut Ledger) {
+        while self.over.is_none() && self.receives.len() < RECEIVES {
+            let buffer = ledger.buffer(self.endpoint.domain(), ledger.plan.longest);
+            match self.endpoint.recv(buffer).start() {
+                Ok(receiving) => {
+                    let future = Box::pin(async move { End::Received(receiving.await) });
+                    self.receives.push_back(Task::new(future, None, self.posted, 0, "a receive of a connection"));
+                    self.posted += 1;
+                }
+                Err(error) => return self.refused(ledger, &error),
+            }
+        }
+    }
+
+    fn send(&mut self, ledger: &mut Ledger) {
+        let data = Identity { sender: self.id, number: self.sent, len: ledger.length() }.pack();
+        let bytes = message::contents(data, NOWHERE);
+        let peer = self.endpoint.peer();
+        if bytes.len() <= 2048 && ledger.random.below(3) == 0 {
+            match self.endpoint.inject_with(peer, &bytes, None, Some(data)) {
+                Ok(()) => (self.sent, ledger.counts.started) = (self.sent + 1, ledger.counts.started + 1),
+                Err(PostError::Again) => {}
+                Err(error) => self.doubt(ledger, &error.to_string()),
+            }
+            return;
+        }
+        let buffer = ledger.buffer_of(self.endpoint.domain(), bytes);
+        let request = self.endpoint.send(peer, buffer).data(data);
+        let request = if ledger.random.below(3) == 0 { request.delivered() } else { request };
+        match request.start() {
+            Ok(sending) => {
+                let future = Box::pin(async move { End::Sent(sending.await) });
+                self.sends.push(Task::new(future, None, 0, 0, "a send of a connection"));
+                self.sent += 1;
+                ledger.counts.started += 1;
+            }
+            Err(error) => self.refused(ledger, &error),
+        }
+    }
+
+    fn refused(&mut self, ledger: &mut Ledger, error: &OperationError) {
+        if !matches!(&error.cause, Cause::Post(PostError::Again)) {
+            self.doubt(ledger, &error.to_string());
+        }
+    }
+
+    /// An operation was refused. So the connection is over, and an event says so before long.
+    fn doubt(&mut self, ledger: &mut Ledger, error: &str) {
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        if self.over.is_none() && since.elapsed() > PATIENCE {
+            self.refused = Some(Instant::now() + PATIENCE * 100);
+            ledger.fault(&format!("connection {} refuses operations and is not reported to be over: {error}", self.id));
+        }
+    }
+
+    /// Takes ends of operations.
+    fn collect(&mut self, ledger: &mut Ledger) {
+        let mut index = 0;
+        while index < self.sends.len() {
+            let Some(end) = self.sends[index].poll(false) else {
+                index += 1;
+                continue;
+            };
+            self.sends.swap_remove(index);
+            ledger.counts.ended += 1;
+            if let End::Sent(result) = end {
+                let buffer = match result {
+                    Ok(sent) => Some(sent.buffer),
+                    Err(error) => self.failed(ledger, error, "a send"),
+                };
+                buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a send of a connection".into()));
+            }
+        }
+        // Receives end in the order in which they were posted, but a later one may be seen to have ended first.
+        let mut index = 0;
+        while index < self.receives.len() {
+            let Some(end) = self.receives[index].poll(false) else {
+                index += 1;
+                continue;
+            };
+            let Some(task) = self.receives.remove(index) else { break };
+            if let End::Received(result) = end {
+                let buffer = match result {
+                    Ok(received) => {
+                        self.arrived(ledger, task.number, &received);
+                        Some(received.buffer)
+                    }
+                    Err(error) => self.failed(ledger, error, "a receive"),
+                };
+                buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, "a receive of a connection".into()));
+            }
+        }
+    }
+
+    /// A message has arrived: the one with the receive's number, of the other end.
+    fn arrived(&mut self, ledger: &mut Ledger, number: u64, received: &Received) {
+        ledger.counts.received += 1;
+        let Some(data) = received.data else {
+            return ledger.fault(&format!("a message without data arrived on connection {}", self.id));
+        };
+        if let Some(wrong) = message::examine(data, &received.to_vec(), false, NOWHERE) {
+            return ledger.fault(&format!("a message on connection {}: {wrong}", self.id));
+        }
+        let identity = Identity::unpack(data);
+        let other = *self.other.get_or_insert(identity.sender);
+        if identity.sender != other || u64::from(identity.number) != number || other == self.id {
+            let id = self.id;
+            ledger.fault(&format!("receive {number} of connection {id} with {other} took {identity:?}"));
+        }
+    }
+
+    fn failed(&mut self, ledger: &mut Ledger, error: OperationError, what: &str) -> Option<percale::Buffer> {
+        ledger.counts.failed += 1;
+        let never =
+            [ErrorCode::Protocol, ErrorCode::Fault, ErrorCode::Invalid, ErrorCode::Denied, ErrorCode::Truncated];
+        if let Cause::Completion(entry) = &error.cause
+            && never.contains(&entry.error)
+        {
+            ledger.fault(&format!("{what} of connection {} failed with {:?}: {error}", self.id, entry.error));
+        }
+        error.buffer
+    }
+
+    /// Reports what should have ended.
+    fn check(&mut self, ledger: &mut Ledger) {
+        let id = self.id;
+        for task in &mut self.sends {
+            if task.since.elapsed() > PATIENCE && !std::mem::replace(&mut task.told, true) {
+                ledger.fault(&format!("{} {id} has not ended for {:?}", task.what, task.since.elapsed()));
+            }
+        }
+        if let Some(over) = self.over
+            && over.elapsed() > PATIENCE
+            && !self.sends.is_empty()
+        {
+            self.over = Some(Instant::now() + PATIENCE * 100);
+            ledger.fault(&format!("connection {id} is over, and {} of its sends have not ended", self.sends.len()));
+        }
+        if !self.stands && self.over.is_none() && self.since.elapsed() > PATIENCE {
+            self.over = Some(Instant::now());
+            ledger.fault(&format!("connection {id} neither stands nor is refused after {PATIENCE:?}"));
+        }
+    }
+
+    fn close(mut self) {
+        self.sends.clear();
+        self.receives.clear();
+        let endpoint = std::ptr::from_ref(self.endpoint).cast_mut();
+        // SAFETY: `open` leaked this box, and the futures that borrowed from it were dropped above.
+        drop(unsafe { Box::from_raw(endpoint) });
+    }
+}
+
+impl<A: Open> Worker<A> {
+    /// Listens, connects, or ends a connection.
+    pub(super) fn change_connections(&mut self) {
+        let Some(lines) = &mut self.lines else {
+            let life = self.first_id;
+            let Some(lines) = Lines::new(&self.domain, life) else { return };
+            self.ledger.say(&format!("listener {}", lines.listener.address().port()));
+            self.lines = Some(lines);
+            return;
+        };
+        if self.ledger.random.below(2) == 0 {
+            return lines.end_one(&mut self.ledger);
+        }
+        if let Some(port) = self.ledger.some_listener()
+            && lines.has_room()
+        {
+            let opened = lines.builder().connect(format!("127.0.0.1:{port}"), b"search");
+            lines.open(&mut self.ledger, opened);
+        }
+    }
+
+    /// Closes the listener and all connections.
+    pub(super) fn close_connections(&mut self) {
+        self.lines.take().into_iter().for_each(Lines::close);
+    }
+}
