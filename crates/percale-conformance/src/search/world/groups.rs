@@ -31,6 +31,8 @@ struct Group {
     members: Vec<Member>,
     /// A member left, or was closed, or a connection may break: its operations may fail.
     is_broken: bool,
+    /// A member left it: what others have posted waits for what that member will not post.
+    is_left: bool,
 }
 
 /// The groups of a run.
@@ -59,6 +61,10 @@ impl Groups {
             self.past.extend(self.current.take());
         }
         any
+    }
+
+    fn numbered(&mut self, number: u64) -> Option<&mut Group> {
+        self.past.iter_mut().chain(&mut self.current).find(|group| group.number == number)
     }
 
     /// Whether a group to which nothing happened has not come about yet.
@@ -94,12 +100,16 @@ impl World {
                     let is_broken = self.settings.breaks
                         || self.seats.iter().any(|seat| seat.was_closed)
                         || self.groups.past.iter().any(owes);
-                    let group = Group { number: self.groups.made, members: members.collect(), is_broken };
+                    let group =
+                        Group { number: self.groups.made, members: members.collect(), is_broken, is_left: false };
                     self.groups.current = Some(group);
                 }
                 self.join(at, life)
             }
-            GroupStep::Post => self.post_of_group(at, life),
+            GroupStep::Post => match self.groups.current.as_ref().map(|group| group.number) {
+                Some(number) => self.post_of_group(number, at, life),
+                None => Ok(()),
+            },
             GroupStep::Leave => {
                 self.look_at_events()?;
                 let Some(group) = &mut self.groups.current else { return Ok(()) };
@@ -108,7 +118,7 @@ impl World {
                 }
                 let id = group.members.iter().find(|member| member.life == life).and_then(|member| member.id);
                 let Some(id) = id else { return Ok(()) };
-                group.is_broken = true;
+                (group.is_broken, group.is_left) = (true, true);
                 self.groups.past.extend(self.groups.current.take());
                 self.groups_may_fail();
                 // What others have posted waits for what this member will not post.
@@ -185,11 +195,11 @@ impl World {
         }
     }
 
-    fn post_of_group(&mut self, at: usize, life: Life) -> Verdict {
+    fn post_of_group(&mut self, number: u64, at: usize, life: Life) -> Verdict {
         self.look_at_events()?;
         let Some((_, port)) = self.port(at) else { return Ok(()) };
-        let Some(group) = &mut self.groups.current else { return Ok(()) };
-        let (number, count, is_broken) = (group.number, group.members.len() as u64, group.is_broken);
+        let Some(group) = self.groups.numbered(number) else { return Ok(()) };
+        let (count, is_broken) = (group.members.len() as u64, group.is_broken);
         let Some(rank) = group.members.iter().position(|member| member.life == life) else { return Ok(()) };
         let member = &mut group.members[rank];
         let (Some(id), true) = (member.id, member.is_joined) else { return Ok(()) };
@@ -232,7 +242,7 @@ impl World {
                 Ok(())
             }
             Err(error) => {
-                if let Some(group) = &mut self.groups.current {
+                if let Some(group) = self.groups.numbered(number) {
                     group.members[rank].posted -= 1;
                 }
                 match error {
@@ -260,20 +270,24 @@ impl World {
         Ok(())
     }
 
-    /// Members that have not joined or posted what others have do so now.
+    /// Members that have not joined or posted what others have do so now, in groups of which a member was closed, too: then all that was
+    /// posted has to end.
     pub(super) fn complete_groups(&mut self) -> Verdict {
         self.look_at_events()?;
-        let Some(group) = &self.groups.current else { return Ok(()) };
-        let most = group.members.iter().map(|member| member.posted).max().unwrap_or(0);
-        let late: Vec<(usize, Life, bool)> = group
-            .members
-            .iter()
-            .filter(|member| member.id.is_none() || member.posted < most)
-            .map(|member| (member.place, member.life, member.id.is_none()))
-            .collect();
-        for (place, life, joins) in late {
+        let mut late = Vec::new();
+        let closed = self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
+        for (group, forms) in closed.chain(self.groups.current.iter().map(|group| (group, true))) {
+            let most = group.members.iter().map(|member| member.posted).max().unwrap_or(0);
+            for member in &group.members {
+                let joins = forms && member.id.is_none();
+                if joins || (member.is_joined && member.posted < most) {
+                    late.push((group.number, member.place, member.life, joins));
+                }
+            }
+        }
+        for (number, place, life, joins) in late {
             if self.port(place).is_some_and(|(now, _)| now == life) {
-                if joins { self.join(place, life)? } else { self.post_of_group(place, life)? }
+                if joins { self.join(place, life)? } else { self.post_of_group(number, place, life)? }
             }
         }
         Ok(())
