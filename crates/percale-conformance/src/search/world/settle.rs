@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use percale::CompletionQueue;
 
 use super::{World, on};
-use crate::search::ledger::{Criteria, Fault, Verdict};
+use crate::search::ledger::{Criteria, Fault, Message, Verdict};
 use crate::search::step::{SLOTS, Transport};
 use crate::search::waker;
 
@@ -113,9 +113,16 @@ impl World {
     fn missed(&self) -> Option<u64> {
         let missing = self.ledger.messages().filter(|(id, message)| {
             let sent = self.ledger.operation(*id).is_some_and(|operation| operation.is_over || !operation.is_reported);
-            message.arrivals == 0 && !message.may_be_lost && sent
+            message.arrivals == 0 && !message.may_be_lost && sent && !self.is_claimed(message)
         });
         missing.map(|(id, _)| id).min()
+    }
+
+    /// Whether it may have been claimed and not received: where receives that wait hold all entries of a queue, none can be posted.
+    fn is_claimed(&self, message: &Message) -> bool {
+        let open = self.seats[message.to.0 as usize].open.as_ref();
+        let mut claims = open.iter().flat_map(|open| &open.claimed);
+        claims.any(|claim| self.ledger.received_by(*claim).is_some_and(|receive| receive.criteria.fits(message)))
     }
 
     /// Keeps a receive for every message posted, tagged or not. These take no room in a queue.
