@@ -12,7 +12,7 @@
 //! Every join of a list is an *attempt*. On each connection of the tree both ends number theirs, from 1; those of one number belong together.
 //! A connection ends with either process, so a member that was started anew and one that was here all the time count from 1 again. Where an
 //! attempt fails that is said on all connections, with the number: it ends the other end's of that number, or a lower one, be it under way or
-//! yet to come. Who comes late and finds that several have failed takes note of all of them at once: its next one belongs to the
+//! yet to come. One that is left while others of its list are before it fails when its turn comes, so that both ends count it. Who comes late and finds that several have failed takes note of all of them at once: its next one belongs to the
 //! other's next. So nobody waits for a join that is over, and members that try again, however often each, find each other.
 //!
 //! A name may arrive where the attempt has failed meanwhile: the one that sent it is in a group that will never be, and is told.
@@ -53,6 +53,8 @@ struct Attempt {
     begun: bool,
     /// The one above was told that all are here.
     ready: bool,
+    /// It was left before its turn came, which its group has been told; the other members are when it comes.
+    left: bool,
 }
 
 impl Attempt {
@@ -139,6 +141,9 @@ pub(crate) struct Joins {
     pub(crate) deeds: VecDeque<Deed>,
 }
 
+/// What a join ends with that is left.
+const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all had joined");
+
 /// The tag of a group.
 fn tag_of(list: u64, name: u64) -> u64 {
     let mut digest = Digest::default();
@@ -152,7 +157,8 @@ impl Joins {
         let (above, below) = neighbours(members.len(), rank);
         let above = above.map(|rank| members[rank]);
         let below = below.into_iter().map(|rank| members[rank]).collect();
-        let attempt = Attempt { group, name: Join::name(name), above, below, begun: false, ready: false };
+        let name = Join::name(name);
+        let attempt = Attempt { group, name, above, below, begun: false, ready: false, left: false };
         self.lines.entry(list).or_default().push_back(attempt);
         self.go_on(list);
     }
@@ -160,10 +166,10 @@ impl Joins {
     /// A group is left before it is there.
     pub(crate) fn leave(&mut self, list: u64, group: u64) {
         let Some(line) = self.lines.get_mut(&list) else { return };
-        let Some(at) = line.iter().position(|attempt| attempt.group == group) else { return };
-        let (error, why) = (ErrorCode::Canceled, "the group was left before all had joined");
+        let Some(at) = line.iter().position(|attempt| attempt.group == group && !attempt.left) else { return };
+        let (error, why) = LEFT;
         if at > 0 {
-            line.remove(at);
+            line[at].left = true;
             self.deeds.push_back(Deed::Failed { group, error, why: why.to_owned() });
         } else {
             self.fail(list, error, why);
@@ -244,10 +250,15 @@ impl Joins {
                 return;
             };
             if !std::mem::replace(&mut attempt.begun, true) {
+                let left = attempt.left;
                 let mut over = None;
                 for peer in attempt.neighbours() {
                     over = self.edges.entry(peer).or_default().joined(list).begin().or(over);
                     self.deeds.push_back(Deed::Reach(peer));
+                }
+                if left {
+                    self.fail(list, LEFT.0, LEFT.1);
+                    continue;
                 }
                 if let Some(error) = over {
                     self.fail(list, error, "a member had given the group up already");
@@ -289,7 +300,9 @@ impl Joins {
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
             self.deeds.push_back(Deed::Say { to, list, said });
         }
-        self.deeds.push_back(Deed::Failed { group: attempt.group, error, why: why.to_owned() });
+        if !attempt.left {
+            self.deeds.push_back(Deed::Failed { group: attempt.group, error, why: why.to_owned() });
+        }
     }
 }
 

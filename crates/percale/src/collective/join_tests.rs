@@ -272,6 +272,23 @@ fn joins_take_their_turn() {
     assert!(world.agreed.len() == 3 && world.agreed.values().all(|who| who.len() == 5));
 }
 
+/// One that is left before its turn came counts: the joins behind it belong to the others' joins behind theirs.
+#[test]
+fn a_join_that_is_left_before_its_turn_counts() {
+    for leaver in 0..5 {
+        for choice in 0..7 {
+            let mut world = World::new(5);
+            (0..5).for_each(|who| (0..2).for_each(|_| world.join(who)));
+            world.leave(leaver, 1);
+            assert_eq!(world.members[leaver].pending.len(), 1, "it is told so at once");
+            (0..5).for_each(|who| world.join(who));
+            while world.happen(choice) {}
+            assert!(world.members.iter().all(|member| member.pending.is_empty()), "{leaver}: {world:#?}");
+            assert!(world.agreed.len() == 2 && world.agreed.values().all(|who| who.len() == 5), "{leaver}");
+        }
+    }
+}
+
 /// What was to be said to a member is nothing to whoever is at its address next.
 #[test]
 fn flt_003_who_is_gone_is_told_nothing() {

@@ -113,9 +113,6 @@ impl World {
             GroupStep::Leave => {
                 self.look_at_events()?;
                 let Some(group) = &mut self.groups.current else { return Ok(()) };
-                if group.members.iter().any(|member| !member.is_joined) {
-                    return Ok(()); // See `KNOWN`.
-                }
                 let id = group.members.iter().find(|member| member.life == life).and_then(|member| member.id);
                 let Some(id) = id else { return Ok(()) };
                 (group.is_broken, group.is_left) = (true, true);
