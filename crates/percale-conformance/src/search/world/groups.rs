@@ -290,6 +290,20 @@ impl World {
         Ok(())
     }
 
+    /// Members that report to one queue may fill it with operations that wait for each other's; the rest can then not be posted.
+    pub(super) fn excuse_starved_groups(&mut self) {
+        let groups = self.groups.past.iter().chain(&self.groups.current);
+        let is_starved = |group: &Group| {
+            let posted = || group.members.iter().map(|member| member.posted);
+            posted().max() != posted().min()
+        };
+        if groups.into_iter().any(is_starved) {
+            for (_, operation) in self.ledger.pending_mut().filter(|(_, operation)| operation.what == "collective") {
+                operation.is_closed = true;
+            }
+        }
+    }
+
     /// Every group whose members all joined, and to which nothing happened, has come about.
     pub(super) fn look_at_groups(&self) -> Verdict {
         let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };

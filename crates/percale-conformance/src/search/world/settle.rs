@@ -34,6 +34,7 @@ impl World {
         self.cancel_everything();
         self.settle_handles(true)?;
         self.quiet(false)?;
+        self.excuse_starved_groups();
         self.look_for_endless()?;
         self.close_regions()?;
         self.close_everything()?;
