@@ -36,4 +36,4 @@ pub use kind::{Device, Interface, Kind, Place};
 pub(crate) use mapped::Mapped;
 pub(crate) use pinned::{Pinned, pinned};
 #[cfg(not(loom))]
-pub use table::{BufferTable, Way};
+pub use table::{BufferTable, Slot, Way};

@@ -19,8 +19,9 @@ const PUSHED: u32 = 4;
 /// Answers that fit before the kernel keeps them for itself for a while.
 const ANSWERS: u32 = 256;
 
-/// How long a thread sleeps between two looks for its answer, where it cannot wait in the kernel.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long a thread sleeps before it looks for its answer again, where it cannot wait in the kernel: at first, and at most, since the error
+/// may last, and the operation with its memory stays the kernel's until the answer is there.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// What is known of an operation that the kernel has.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +127,7 @@ impl Ring {
 
     /// Waits for the last answer to an operation that the kernel has; its result.
     fn wait(&self, name: u64) -> i32 {
+        let [mut pause, longest] = LOOK_AGAIN;
         let mut operations = locked(&self.operations);
         loop {
             // Most operations answer in the call that gives them to the kernel. But an answer that somebody took away from
@@ -149,8 +151,8 @@ impl Ring {
             if let Err(error) = self.sleep()
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                // The operation is the kernel's all the same, and so is its memory until the answer is there.
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(pause);
+                pause = pause.saturating_mul(2).min(longest);
             }
             operations = locked(&self.operations);
             operations.led = false;

@@ -20,10 +20,26 @@ use crate::memory::forked::Process;
 /// As a [`Registrar`] it gives each registration the number of its slot as the local key. The remote key, which the
 /// kernel has no use for, counts registrations. Whatever the rights asked for, the kernel pins pages for writing, so memory
 /// that this process may not write is refused with EFAULT.
+///
+/// Its [`Slot`]s are let go by the table that gave them, each once: nobody else can put a slot among the free ones.
 #[derive(Clone)]
 pub struct BufferTable(Arc<Table>);
 
+/// A slot in which memory is pinned: what [`Registrar::unpin`] takes. One that is dropped instead stays in use for as long as its table is open.
+#[must_use = "memory stays pinned until its slot is given back"]
+#[derive(Debug)]
+pub struct Slot {
+    number: u32,
+    /// The number of its table.
+    table: u64,
+}
+
+/// Tables opened so far: the number of the last.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 struct Table {
+    /// Unlike any other table's of this process.
+    number: u64,
     /// The only one that may use the ring: its queues are shared with the kernel, and would be with a forked child.
     process: Process,
     ring: Ring,
@@ -69,7 +85,8 @@ impl BufferTable {
         let ring = Ring::new()?;
         ring.submitter().register_buffers_sparse(slots)?;
         let free = Mutex::new((0..slots).rev().collect());
-        Ok(Self(Arc::new(Table { process, ring, free, slots, made: AtomicU64::new(0) })))
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(Arc::new(Table { number, process, ring, free, slots, made: AtomicU64::new(0) })))
     }
 
     /// Registrations made since it was opened.
@@ -93,7 +110,7 @@ impl BufferTable {
     /// Returns how many bytes went; one call moves less than 2 GiB.
     ///
     /// # Errors
-    /// What the kernel says of either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has; ECHILD in a
+    /// What the kernel says of either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has, or a slot that no table has; ECHILD in a
     /// forked child of the process that opened the table.
     ///
     /// # Safety
@@ -116,7 +133,7 @@ impl BufferTable {
         let at = std::ptr::with_exposed_provenance_mut::<u8>(range.start() as usize);
         // Less than the most that one operation takes.
         let len = range.len().min(1 << 30) as u32;
-        let slot = slot.map(|slot| slot as u16);
+        let slot = slot.map(u16::try_from).transpose().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let operation = match (way, slot) {
             (Way::ToFile(offset), Some(slot)) => opcode::WriteFixed::new(fd, at, len, slot).offset(offset).build(),
             (Way::ToFile(offset), None) => opcode::Write::new(fd, at, len).offset(offset).build(),
@@ -162,9 +179,9 @@ impl BufferTable {
 }
 
 impl Registrar for BufferTable {
-    type Pin = u32;
+    type Pin = Slot;
 
-    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u32>> {
+    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<Slot>> {
         self.check_process()?;
         // The cache lets idle registrations go after this error, and asks again.
         let slot = self.free().pop().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
@@ -173,12 +190,16 @@ impl Registrar for BufferTable {
             return Err(error);
         }
         let number = self.0.made.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Pinned { pin: slot, local_key: slot.into(), remote_key: number })
+        Ok(Pinned { pin: Slot { number: slot, table: self.0.number }, local_key: slot.into(), remote_key: number })
     }
 
-    fn unpin(&self, slot: u32) {
+    /// Lets the pages of a slot go. Another table's slot is left as it is.
+    fn unpin(&self, Slot { number: slot, table }: Slot) {
         if self.check_process().is_err() {
             return; // What is pinned is the parent's.
+        }
+        if table != self.0.number {
+            return crate::later::later!(error: slot, "a fixed buffer was given to another table than its own; it stays pinned");
         }
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),

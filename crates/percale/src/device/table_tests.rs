@@ -32,6 +32,10 @@ fn range(bytes: &mut [u8]) -> Range {
     Range::new(bytes.as_mut_ptr().expose_provenance() as u64, bytes.len() as u64).unwrap()
 }
 
+fn number(pinned: &Pinned<Slot>) -> u32 {
+    pinned.pin.number
+}
+
 fn code<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
@@ -41,7 +45,7 @@ fn an_offset_that_no_file_has_is_refused() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"as it was"), *b"not this");
     let pinned = table.pin(range(&mut bytes), Access::LOCAL_WRITE).ok();
-    for slot in [None, pinned.map(|pinned| pinned.pin)] {
+    for slot in [None, pinned.as_ref().map(number)] {
         for offset in [u64::MAX, u64::MAX - 1, 1 << 63] {
             for way in [Way::ToFile(offset), Way::FromFile(offset)] {
                 // SAFETY: the bytes live until it returns.
@@ -65,10 +69,11 @@ fn flt_010_a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
     };
     // As if another thread of the parent were in the table.
     let locked = table.free();
+    let slot = number(&pinned);
     assert!(in_a_child(|| {
         let pins = code(table.pin(range(&mut bytes), Access::LOCAL_WRITE));
-        table.unpin(pinned.pin);
-        let moves = [None, Some(pinned.pin)].map(|slot| {
+        table.unpin(Slot { number: slot, table: table.0.number });
+        let moves = [None, Some(slot)].map(|slot| {
             // SAFETY: the bytes live until it returns.
             code(unsafe { table.transfer(slot, range(&mut bytes), Way::FromFile(0), file.as_fd()) })
         });
@@ -79,7 +84,41 @@ fn flt_010_a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
     drop(locked);
     assert_eq!(table.registered(), 1);
     // SAFETY: as above.
-    let moved = unsafe { table.transfer(Some(pinned.pin), range(&mut bytes), Way::FromFile(0), file.as_fd()) };
+    let moved = unsafe { table.transfer(Some(number(&pinned)), range(&mut bytes), Way::FromFile(0), file.as_fd()) };
     assert_eq!((moved.unwrap(), &bytes), (12, b"the parent's"));
+    table.unpin(pinned.pin);
+}
+
+#[test]
+fn a_slot_is_let_go_by_its_own_table_alone() {
+    let (Some(table), Some(other)) = (table(), table()) else { return };
+    let mut bytes = [0; 8];
+    let ours: Vec<_> = (0..3).map_while(|_| table.pin(range(&mut bytes), Access::LOCAL_WRITE).ok()).collect();
+    let Some(first) = ours.first().filter(|_| ours.len() == 3) else {
+        return println!("skipped: memory cannot be pinned");
+    };
+    assert_eq!(other.registered(), 0);
+    let theirs = other.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
+    assert_eq!(number(first), number(&theirs), "the tables give the same numbers");
+    // Neither table's list of free slots changes.
+    table.unpin(theirs.pin);
+    assert_eq!((table.registered(), other.registered()), (3, 1));
+    let next = table.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
+    assert!(ours.iter().all(|one| number(one) != number(&next)), "two registrations have one slot");
+    ours.into_iter().chain([next]).for_each(|one| table.unpin(one.pin));
+    assert_eq!(table.registered(), 0);
+}
+
+#[test]
+fn a_slot_that_no_table_has_is_refused() {
+    let Some(table) = table() else { return };
+    let (file, mut bytes) = (file(b"as it was"), *b"not this");
+    let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
+        return println!("skipped: memory cannot be pinned");
+    };
+    let slot = number(&pinned) + (1 << 16); // The same one in 16 bits.
+    // SAFETY: the bytes live until it returns.
+    let moved = unsafe { table.transfer(Some(slot), range(&mut bytes), Way::FromFile(0), file.as_fd()) };
+    assert_eq!((code(moved), bytes), (Some(libc::EINVAL), *b"not this"));
     table.unpin(pinned.pin);
 }
