@@ -12,7 +12,7 @@ use super::core::{Core, broken_code};
 use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
-use super::sleep::Sleepers;
+use super::sleep::{Idle, Sleepers};
 use super::{BELL, Doorbell, Engine};
 use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
@@ -120,6 +120,7 @@ impl Engine {
             ticks: None,
             looks: None,
             sleepers: Sleepers::default(),
+            idle: Idle::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,
             role: start.role.map(Box::new),
@@ -322,6 +323,9 @@ impl Engine {
     /// Makes the link of an established connection.
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
+            Made::Shm(parts) if self.core.keeps_too_much(&parts.process) => {
+                Err("connections with this process have ended, and it has not let go of their memory yet".into())
+            }
             Made::Shm(parts) => {
                 let (keys, via) = self.granted(peer);
                 let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;

@@ -81,7 +81,7 @@ use rustix::event::epoll;
 use self::core::Core;
 use self::poller::Poller;
 use self::role::Role;
-use self::sleep::Sleepers;
+use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
@@ -118,6 +118,8 @@ pub struct Engine {
     looks: Option<OwnedFd>,
     /// Who may be asleep.
     sleepers: Sleepers,
+    /// How long nothing has come of waiting.
+    idle: Idle,
     /// What it is for, if not for anybody's messages.
     role: Option<Box<Role>>,
     /// There is something to look after that most endpoints do not have: by the role, or because operations wait for counters.

@@ -11,7 +11,12 @@ use super::windows::Dying;
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::table::Id;
 use crate::transport::Connection;
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Residue;
+
+/// Connections that have ended, and whose memory one peer process may keep: it can connect again and again, from threads that run while
+/// another is stopped, or with no good intent.
+pub(super) const KEPT: usize = 16;
 
 /// What waits for somebody to let go of memory.
 #[derive(Debug)]
@@ -43,6 +48,13 @@ pub(crate) struct Broken {
 }
 
 impl Core {
+    /// Whether this peer process keeps so much of ended connections that no further one is made with it over shared memory. Each may
+    /// keep receives and accesses, and its part of the memory of the pair.
+    pub(super) fn keeps_too_much(&self, process: &PeerProcess) -> bool {
+        let kept = |left: &&Left| matches!(left, Left::Link(broken) if broken.residue.is_of(process));
+        self.left.len() >= KEPT && self.left.iter().filter(kept).count() >= KEPT
+    }
+
     /// Takes what a broken link's peer may still be writing out of the operations that are about to fail.
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {

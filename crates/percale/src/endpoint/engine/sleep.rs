@@ -15,6 +15,10 @@
 //! Every sleep ends after [`SLEEP`] at most, and looks at everything: peers can take each other's wake-ups away. Waiters sleep no longer;
 //! of the tasks of an endpoint the [reactor](crate::endpoint::reactor) wakes one; and who sleeps on the descriptor in an event loop of
 //! its own finds it readable by a timer, which is set whenever the endpoint is armed ([`Engine::watch_in_time`]).
+//!
+//! Some progress of a peer rings nothing: it makes room, or lets go of memory. While such progress is waited for, waiters take naps and
+//! watchers do not sleep. If it does not come ([`PATIENCE`] looks found nothing), naps become longer, and watchers sleep until the timer
+//! expires: a peer that was stopped costs next to no processor time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,8 +31,44 @@ use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{Bell, Rouse};
 
-/// How long to sleep while a link waits for its peer's progress.
+/// How long to sleep at first while a link waits for its peer's progress.
 const NAP: Duration = Duration::from_micros(500);
+
+/// How often such a nap is doubled at most: 16 ms.
+const DOUBLINGS: u32 = 5;
+
+/// Looks that find nothing before naps are doubled the first time, and before watchers nap too.
+pub(super) const PATIENCE: u32 = 64;
+
+/// Looks between two doublings.
+const STEADY: u32 = 16;
+
+/// Looks in a row before a sleep that found nothing, while something was waited for that rings nothing.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    looks: u32,
+    /// The results at the last of them.
+    results: u64,
+}
+
+impl Idle {
+    /// One more such look: how long to sleep after it.
+    fn nap(&mut self, results: u64) -> Duration {
+        if self.results != results {
+            *self = Self { looks: 0, results };
+        }
+        self.looks = self.looks.saturating_add(1);
+        let doublings = match self.looks.checked_sub(PATIENCE) {
+            None => 0,
+            Some(more) => (more / STEADY).saturating_add(1).min(DOUBLINGS),
+        };
+        NAP.saturating_mul(1 << doublings)
+    }
+
+    const fn is_long(&self) -> bool {
+        self.looks >= PATIENCE
+    }
+}
 
 /// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it, or dies at the wrong moment, takes
 /// the wake-up of another along: whoever sleeps looks by itself now and then.
@@ -78,14 +118,14 @@ enum On {
 #[must_use = "whoever was promised to be woken has to say that he is awake"]
 pub(crate) struct Armed {
     on: On,
-    /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
-    nap: bool,
+    /// How long to sleep at most: less where a link waits for its peer to make room or progress, which rings nothing.
+    longest: Duration,
 }
 
 impl Armed {
     /// Sleeps until it is woken or the deadline has passed; or for no reason.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) {
-        let look = if self.nap { NAP } else { SLEEP };
+        let look = self.longest;
         let left = deadline.map_or(look, |at| at.saturating_duration_since(Instant::now()).min(look));
         let epoll = match &self.on {
             On::Bell(bell, rouse) => return bell.sleep(*rouse, left),
@@ -103,6 +143,11 @@ impl Armed {
 
 #[cfg(all(test, not(loom)))]
 impl Armed {
+    /// How long it sleeps at most.
+    pub(super) const fn longest(&self) -> Duration {
+        self.longest
+    }
+
     /// Sleeps until it is woken, without looks in between; or for no reason.
     pub(super) fn sleep_on_the_bell(&self, patience: Duration) {
         let On::Bell(bell, rouse) = &self.on else { panic!("there is more than the bell to wait for") };
@@ -120,7 +165,7 @@ impl Engine {
     pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
         let one = if self.has_only_the_bell() { Rouse::Word } else { Rouse::Event };
         let rouse = self.sleepers.and(one);
-        let nap = self.look_asleep(looked, rouse)?;
+        let longest = self.look_asleep(looked, rouse)?;
         self.sleepers.waiters += 1;
         let on = if one == Rouse::Word {
             self.sleepers.by_word += 1;
@@ -128,7 +173,7 @@ impl Engine {
         } else {
             On::Descriptor(Arc::clone(&self.epoll))
         };
-        Some(Armed { on, nap })
+        Some(Armed { on, longest })
     }
 
     /// Whether there is nothing but the bell to wait for: no socket, no queue pair, no deadline of a connection.
@@ -152,7 +197,7 @@ impl Engine {
         }
         if !self.sleepers.any() {
             self.bell.disarm();
-        } else if self.needs_naps() {
+        } else if self.needs_naps() && !self.idle.is_long() {
             self.bell.wake(); // Nobody naps any more.
         }
     }
@@ -161,7 +206,15 @@ impl Engine {
     /// is readable.
     pub(crate) fn watch(&mut self) -> bool {
         self.sleepers.watched = true;
-        let calm = self.look_asleep(self.results(), self.sleepers.and(Rouse::Event)) == Some(false);
+        if self.idle.is_long() {
+            self.make_looks();
+        }
+        let calm = match self.look_asleep(self.results(), self.sleepers.and(Rouse::Event)) {
+            None => false,
+            Some(SLEEP) => true,
+            // The timer was set, if there is one.
+            Some(_) => self.idle.is_long() && self.looks.is_some(),
+        };
         if !calm {
             self.bell.wake();
         }
@@ -170,11 +223,17 @@ impl Engine {
 
     /// As [`watch`](Self::watch), for a sleeper that only the descriptor wakes: it is also readable after [`SLEEP`].
     pub(crate) fn watch_in_time(&mut self) -> bool {
-        if self.looks.is_none() && self.poller.has_rings() && self.process.is_here() {
-            // Set below, when the endpoint is armed.
-            self.looks = self.timer(SLEEP, None, LOOKS).map_err(no_looks).ok();
+        if self.poller.has_rings() {
+            self.make_looks();
         }
         self.watch()
+    }
+
+    /// Makes the timer, which is set when the endpoint is armed.
+    fn make_looks(&mut self) {
+        if self.looks.is_none() && self.process.is_here() {
+            self.looks = self.timer(SLEEP, None, LOOKS).map_err(no_looks).ok();
+        }
     }
 
     /// As [`watch_in_time`](Self::watch_in_time), for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
@@ -186,16 +245,19 @@ impl Engine {
     /// Lets the descriptor become readable after [`SLEEP`], not before, if it is to be so for any sleeper. Never, once no peer has the bell's
     /// page.
     fn look_later(&self) {
-        let after = if self.poller.has_rings() { SLEEP } else { Duration::ZERO };
+        self.look_again_after(if self.poller.has_rings() { SLEEP } else { Duration::ZERO });
+    }
+
+    fn look_again_after(&self, time: Duration) {
         if let Some(looks) = &self.looks
-            && let Err(error) = set_timer(looks, after)
+            && let Err(error) = set_timer(looks, time)
         {
             no_looks(error);
         }
     }
 
-    /// Arms the bell, then looks at everything once more. `None` if that found something; else whether naps are needed.
-    fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<bool> {
+    /// Arms the bell, then looks at everything once more. `None` if that found something; else how long to sleep at most.
+    fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<Duration> {
         if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
             return None; // Simulated time passes only while somebody looks.
         }
@@ -219,9 +281,22 @@ impl Engine {
             } else {
                 self.bell.disarm();
             }
+            if any {
+                self.idle = Idle::default();
+            }
             return None;
         }
-        Some(!fenced || self.needs_naps())
+        if fenced && !self.needs_naps() {
+            self.idle = Idle::default();
+            return Some(SLEEP);
+        }
+        let nap = self.idle.nap(self.results());
+        // What a peer publishes without a fence may have been missed by this look: the next comes soon.
+        let nap = if fenced { nap } else { NAP };
+        if self.sleepers.watched && self.idle.is_long() {
+            self.look_again_after(nap);
+        }
+        Some(nap)
     }
 
     /// Whether something is under way that goes on only when somebody looks.

@@ -5,7 +5,7 @@
 //! connection ended, for whatever reason, is neither.
 //!
 //! One link leaves at most the pulls that have a slot (eight) and one long access behind. They stay until their release: as long as the
-//! peer's process lives and does not answer.
+//! peer's process lives and does not answer. So an endpoint makes no further connections with a process that keeps too many of them.
 
 use std::sync::Arc;
 
@@ -38,6 +38,11 @@ pub(crate) struct Residue {
 }
 
 impl Residue {
+    /// Whether the peer is this process. Neither has ended, as far as is known here, so their numbers tell them apart.
+    pub(crate) fn is_of(&self, process: &PeerProcess) -> bool {
+        self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
+    }
+
     /// Whether the peer may be copying for the pull of this token.
     pub(crate) fn holds_pull(&self, token: u32) -> bool {
         self.pulls.iter().any(|(held, _)| *held == token)

@@ -56,6 +56,89 @@ fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to(
 }
 
 #[test]
+fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
+    use crate::endpoint::engine::residue::KEPT;
+    let victim = Station::new("shm");
+    let mut stopped = Vec::new();
+    for _ in 0..KEPT {
+        let other = Station::new("shm");
+        let peer = connect(&other, &victim);
+        let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).from(victim.peer(&other)).start().unwrap();
+        let send = other.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+        until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+        drop((receive, send));
+        provoke(&other, &victim);
+        stopped.push(other);
+    }
+    assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
+    // The next one is refused, whichever side calls.
+    let next = Station::new("shm");
+    let send = next.endpoint.tagged_send(next.peer(&victim), 5, vec![9; 8]).start().unwrap();
+    until(&[&victim, &next], || next.ended());
+    drop(send);
+    let send = victim.endpoint.tagged_send(victim.peer(&next), 5, vec![9; 8]).start().unwrap();
+    until(&[&victim, &next], || send.is_ready().then_some(()));
+    send.wait().unwrap_err();
+    assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
+    // Once one of them lets go, there is room.
+    let first = stopped.remove(0);
+    until(&[&victim, &first], || victim.engine(|engine| engine.core.left.len() < KEPT).then_some(()));
+    let receive = victim.endpoint.tagged_recv(6, 0, vec![0; 8]).start().unwrap();
+    let peer = next.peer(&victim);
+    until(&[&victim, &next], || {
+        // It may have yet to hear that it was refused.
+        let send = next.endpoint.tagged_send(peer, 6, vec![6; 8]).start().unwrap();
+        until(&[&victim, &next], || send.is_ready().then_some(()));
+        drop(send.wait());
+        receive.is_ready().then_some(())
+    });
+    assert_eq!(receive.wait().unwrap().to_vec(), [6; 8]);
+}
+
+#[test]
+fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
+    use crate::endpoint::engine::sleep::PATIENCE;
+    use std::os::fd::AsFd;
+    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let peer = connect(&stopped, &victim);
+    let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
+    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    let ended = victim.finished();
+    provoke(&stopped, &victim);
+    let naps = |victim: &Station| {
+        victim.engine(|engine| {
+            let armed = engine.arm(engine.results()).expect("there is nothing to do");
+            engine.disarm(&armed);
+            armed.longest()
+        })
+    };
+    let first = naps(&victim);
+    for _ in 0..PATIENCE {
+        victim.endpoint.try_wait();
+    }
+    // Neither tasks nor event loops look all the time, and waiters nap longer, up to a bound.
+    assert!(victim.endpoint.try_wait(), "it looks all the time");
+    (0..10 * PATIENCE).for_each(|_| _ = naps(&victim));
+    let last = naps(&victim);
+    assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
+    // By its own timer it finds that the peer has let go.
+    until(&[&stopped], || send.is_ready().then_some(()));
+    let deadline = Instant::now() + patience();
+    while victim.finished() == ended && Instant::now() < deadline {
+        if victim.endpoint.try_wait() {
+            let endpoint = victim.endpoint.as_fd();
+            let mut polled = [rustix::event::PollFd::new(&endpoint, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut polled, None).unwrap();
+        }
+        victim.endpoint.progress();
+    }
+    receive.wait().unwrap_err();
+    send.wait().unwrap_err();
+    assert_eq!(naps(&victim), crate::endpoint::engine::sleep::SLEEP, "nothing is waited for any more");
+}
+
+#[test]
 fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
     for transport in ["shm", "tcp"] {
         let (left, gone) = (Station::new(transport), Station::new(transport));
