@@ -7,6 +7,7 @@ mod collectives;
 mod connected;
 mod contexts;
 mod cut;
+mod denied;
 mod discovery;
 mod endless;
 mod environment;
@@ -65,6 +66,7 @@ fn helper() {
         ("client", connected::client),
         ("silent-listener", connected::silent_listener),
         ("caller", contexts::caller),
+        ("denied", denied::denied),
         ("forker", faults::forker),
         ("executor", faults::executor),
         ("fork-calls", faults::fork_calls),

@@ -225,7 +225,10 @@ impl Pair {
 
     /// Gives the large ring of what `side` sends its pages.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
-        back(self.memory.as_fd(), Self::offset(side, Size::Grown), GROWN)
+        let offset = Self::offset(side, Size::Grown);
+        // Where fallocate is forbidden meanwhile, pages that the peer has made, or that can be had, are as good.
+        let touch = |error| self.mapping.populate(offset, GROWN).map_err(|_| error);
+        back(self.memory.as_fd(), offset, GROWN).or_else(touch)
     }
 
     /// The ring of what `side` sends. The caller's ends of it must not outlive this.

@@ -1,0 +1,149 @@
+//! The system has no more memory to share, or forbids calls that shared memory needs, once endpoints are open.
+
+#![expect(
+    unsafe_code,
+    reason = "installs a filter of system calls, and a timer of signals; each block states its own reason"
+)]
+
+use percale_conformance::peers::{open, open_as_told};
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::skipped;
+use percale_conformance::watchdog::Watchdog;
+
+/// Calls that make memory for a pair of processes, or give it pages, and how they fail from some moment on. EINTR stands for a sandbox that
+/// answers so always.
+const FAILURES: [(&str, i64, i32); 8] = [
+    ("memfd_create", libc::SYS_memfd_create, libc::EPERM),
+    ("memfd_create", libc::SYS_memfd_create, libc::ENOMEM),
+    ("memfd_create", libc::SYS_memfd_create, libc::EINTR),
+    ("fallocate", libc::SYS_fallocate, libc::ENOSPC),
+    ("fallocate", libc::SYS_fallocate, libc::EINTR),
+    ("fallocate", libc::SYS_fallocate, libc::ENOSYS),
+    ("ftruncate", libc::SYS_ftruncate, libc::EFBIG),
+    ("ftruncate", libc::SYS_ftruncate, libc::EINTR),
+];
+
+/// Lengths of messages: in a line, through the ring, more than a ring holds.
+const LENGTHS: [usize; 4] = [8, 3000, 200_000, (1 << 20) + 3];
+
+/// From now on this call fails so, in every thread. False if there are no filters here.
+fn deny(call: i64, error: i32) -> bool {
+    let filter = [
+        libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: call as u32 },
+        libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | error as u32 },
+        libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 },
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: changes this process only.
+    let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const program) };
+    privileges == 0 && done == 0
+}
+
+/// Signals at short intervals, whose handler makes calls return EINTR.
+fn interrupt() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all fields of this structure may be zero: no flags, so that calls are not restarted.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: the handler does nothing.
+    unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) };
+    let interval = libc::timeval { tv_sec: 0, tv_usec: 300 };
+    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+    // SAFETY: changes this process's timer only.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+}
+
+/// A process in which a call begins to fail before or after it has a connection: it goes on by what is left.
+pub(crate) fn denied() {
+    let open = open_as_told();
+    open.say_address();
+    let peer = open.insert(&ask());
+    let [call, error] = ["PERCALE_CALL", "PERCALE_ERROR"].map(|name| told(name).parse::<i64>().expect("a number"));
+    if told("PERCALE_WHEN") == "connected" {
+        open.exchange(peer, 1, 8).expect("an echo");
+    }
+    if call < 0 {
+        interrupt();
+    } else if !deny(call, error as i32) {
+        return say("skipped: no filter of system calls can be installed");
+    }
+    for round in 0..3 {
+        for (number, len) in (0..).zip(LENGTHS) {
+            if let Err(error) = open.exchange(peer, 10 + 10 * round + number, len) {
+                return say(&format!("no echo of {len} bytes: {error}"));
+            }
+        }
+    }
+    let (transport, reason) = open.connected();
+    say(&format!("{transport}: {reason}"));
+}
+
+/// What such a process finds. The peer, which can do everything, calls it or is called.
+fn found(when: &str, call: i64, error: i32) -> String {
+    let open = open("any", "127.0.0.1:0", |domain| domain);
+    let (call, error) = (call.to_string(), error.to_string());
+    let told = [("PERCALE_FABRIC", "any"), ("PERCALE_WHEN", when), ("PERCALE_CALL", &call), ("PERCALE_ERROR", &error)];
+    let mut helper = Helper::start("denied", &told);
+    open.insert(&helper.hear());
+    helper.tell(&open.endpoint.address().to_string());
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(move || helper.hear());
+        while !answer.is_finished() {
+            let echoed = open.endpoint.tagged_recv(0, !0, vec![0; 4 << 20]).start().expect("a receive");
+            while !echoed.is_ready() && !answer.is_finished() {
+                if !open.endpoint.progress() {
+                    std::thread::yield_now();
+                }
+            }
+            if !echoed.is_ready() {
+                break;
+            }
+            let Ok(got) = echoed.wait() else { continue };
+            let to = got.source.expect("a peer that the vector has");
+            let sending = open.endpoint.tagged_send(to, got.tag, got.to_vec()).start().expect("a send");
+            while !sending.is_ready() && !answer.is_finished() {
+                open.endpoint.progress();
+            }
+        }
+        answer.join().expect("an answer")
+    })
+}
+
+#[test]
+fn con_008_without_memory_to_share_new_connections_use_tcp() {
+    let _watchdog = Watchdog::new("without memory to share new connections use tcp");
+    for (name, call, error) in FAILURES {
+        let answer = found("before", call, error);
+        println!("{name}, error {error}: {answer}");
+        if answer.starts_with("skipped") {
+            return skipped("calls that fail", &answer);
+        }
+        assert!(answer.starts_with("tcp: "), "{name}, error {error}: {answer}");
+    }
+}
+
+#[test]
+fn flt_009_connections_stand_when_memory_to_share_runs_out() {
+    let _watchdog = Watchdog::new("connections stand when memory to share runs out");
+    for (name, call, error) in FAILURES {
+        let answer = found("connected", call, error);
+        println!("{name}, error {error}: {answer}");
+        if answer.starts_with("skipped") {
+            return skipped("calls that fail", &answer);
+        }
+        assert!(answer.starts_with("shm: "), "{name}, error {error}: {answer}");
+    }
+}
+
+#[test]
+fn con_008_calls_that_signals_interrupt_are_made_again() {
+    let _watchdog = Watchdog::new("calls that signals interrupt are made again");
+    for when in ["before", "connected"] {
+        let answer = found(when, -1, 0);
+        println!("interrupted, {when}: {answer}");
+        assert!(answer.starts_with("shm: "), "{answer}");
+    }
+}
