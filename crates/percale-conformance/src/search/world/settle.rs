@@ -28,6 +28,11 @@ impl World {
         self.fire_everything()?;
         // Everything that was sent is received.
         self.quiet(true)?;
+        if self.seats.iter().flat_map(|seat| &seat.open).any(|open| !open.claimed.is_empty()) {
+            // Receives that waited held all entries of a queue, so that what was claimed could not be received.
+            self.cancel_everything();
+            self.quiet(true)?;
+        }
         self.look_for_lost()?;
         self.look_at_groups()?;
         // What waits still is cancelled.
