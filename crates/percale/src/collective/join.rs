@@ -18,6 +18,8 @@
 //! A name may arrive where the attempt has failed meanwhile: the one that sent it is in a group that will never be, and is told.
 //! A connection that ends ends the attempts of its members at both ends; of a member that was nobody's neighbour only its neighbours need hear.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
@@ -80,7 +82,7 @@ struct Edge {
 impl Edge {
     /// An attempt of ours begins; if the peer's has failed, says why.
     fn begin(&mut self) -> Option<ErrorCode> {
-        self.ours += 1;
+        self.ours = self.ours.saturating_add(1);
         if self.failed < self.ours {
             return None;
         }
@@ -112,7 +114,7 @@ impl Edges {
             Entry::Occupied(edge) => Some(edge.into_mut()),
             Entry::Vacant(_) if self.ahead == AHEAD => None,
             Entry::Vacant(place) => {
-                self.ahead += 1;
+                self.ahead = self.ahead.saturating_add(1);
                 Some(place.insert(Edge::default()))
             }
         }
@@ -123,7 +125,7 @@ impl Edges {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => {
                 let edge = edge.into_mut();
-                self.ahead -= usize::from(edge.ours == 0);
+                self.ahead = self.ahead.saturating_sub(usize::from(edge.ours == 0));
                 edge
             }
             Entry::Vacant(place) => place.insert(Edge::default()),
@@ -184,7 +186,7 @@ impl Joins {
         let under_way = self.lines.get(&list).and_then(VecDeque::front);
         match said {
             Join::Ready(number) => {
-                if number != edge.theirs + 1 {
+                if Some(number) != edge.theirs.checked_add(1) {
                     return false;
                 }
                 (edge.theirs, edge.ready) = (number, true);
@@ -203,7 +205,7 @@ impl Joins {
                 }
             }
             Join::Agreed(name) => {
-                (edge.theirs, edge.ready) = (edge.theirs + 1, false);
+                (edge.theirs, edge.ready) = (edge.theirs.saturating_add(1), false);
                 let waits = under_way.is_some_and(|attempt| attempt.above == Some(from));
                 let ready = under_way.is_some_and(|attempt| attempt.ready);
                 if waits && ready && edge.theirs == edge.ours {

@@ -10,6 +10,8 @@
 //!
 //! Both tables give back their memory when they are empty, so that an idle connection costs next to nothing.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::{HashMap, VecDeque};
 
 use zerocopy::IntoBytes;
@@ -84,7 +86,7 @@ impl Pulls {
             self.remove(head.id);
             return Ok(Data::Ended((head.id, Err(error))));
         }
-        let rest = pull.wanted - pull.received;
+        let rest = pull.wanted.saturating_sub(pull.received);
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
             return Err(Broken::Protocol(format!(
                 "{} bytes of data at offset {} of a pull that wants {rest} at {}",
@@ -106,7 +108,7 @@ impl Pulls {
     /// The payload of a `Data` frame, `len` bytes, has arrived in full; tells whether the pull ended with it.
     pub(super) fn arrived(&mut self, token: u32, len: u32) -> Option<Pulled> {
         let pull = self.table.get_mut(&token)?;
-        pull.received += u64::from(len);
+        pull.received = pull.received.saturating_add(len.into());
         if pull.received < pull.wanted {
             return None;
         }
@@ -214,8 +216,11 @@ impl Pushes {
         let (tag, payload) = if push.void.is_some() {
             (GONE, Lease::own(&Segments::EMPTY))
         } else {
-            let rest = push.source.len() - push.sent;
-            let limit = if push.source.is_revocable() && rest > last { limit.min(rest - last) } else { limit };
+            let rest = push.source.len().saturating_sub(push.sent);
+            let limit = match rest.checked_sub(last) {
+                Some(first @ 1..) if push.source.is_revocable() => limit.min(first),
+                _ => limit,
+            };
             (push.sent as u64, push.source.slice(push.sent, limit))
         };
         let head = Head { kind: Kind::Data, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id: push.token };
@@ -234,7 +239,7 @@ impl Pushes {
     /// The frame that [`next`](Self::next) described, with `len` bytes, was sent.
     pub(super) fn advance(&mut self, len: usize) {
         let Some(push) = self.waiting.front_mut() else { return };
-        push.sent += len;
+        push.sent = push.sent.saturating_add(len);
         let result = match push.void {
             // That frame was the one that says so.
             Some(error) if len == 0 => Some(Err(error)),
@@ -261,7 +266,8 @@ impl Pushes {
 
     /// Bytes that are to be sent yet, with room for the heads of their frames.
     pub(super) fn remaining(&self) -> u64 {
-        self.waiting.iter().map(|push| (push.source.len() - push.sent) as u64 + HEAD_BYTES as u64 * 2).sum()
+        let bytes = |push: &Push| push.source.len().saturating_sub(push.sent).saturating_add(2 * HEAD_BYTES) as u64;
+        self.waiting.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Whether there is nothing left to send.

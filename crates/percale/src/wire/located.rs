@@ -66,7 +66,7 @@ impl LocatedBytes {
         };
         Self {
             status: GRANTED,
-            rights: (u8::from(grant.reads) * READS) | (u8::from(grant.writes) * WRITES),
+            rights: if grant.reads { READS } else { 0 } | if grant.writes { WRITES } else { 0 },
             number: grant.number.into(),
             remote_key: grant.remote_key.into(),
             base: grant.base.into(),

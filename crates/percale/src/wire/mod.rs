@@ -3,6 +3,8 @@
 //! Everything here is little-endian and versioned by the hello. Nothing that a peer sent is trusted: a frame is
 //! parsed into plain values, each checked, and what does not parse ends the connection that it came over.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 pub mod address;
 pub mod control;
 pub mod head;

@@ -1,5 +1,7 @@
 //! What arrives: the core as its links' sink.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use super::access::{PART, SERVE};
 use super::budget::charge_of;
 use super::core::Core;
@@ -31,7 +33,7 @@ impl Core {
             let Some(multi) = receive.multi else { return (Keep::Remove, None) };
             let state = &mut multis[multi];
             let part = take_part(state, multi, len);
-            if state.segments.len() - state.used < (*multi_minimum).max(1) {
+            if state.segments.len().saturating_sub(state.used) < (*multi_minimum).max(1) {
                 state.closed = true;
                 return (Keep::Remove, Some(part));
             }
@@ -298,8 +300,8 @@ pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receiv
     // One segment, as was checked; a message of no bytes has a place in it too.
     let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
     let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
-    state.used += part.len();
-    state.in_flight += 1;
+    state.used = state.used.saturating_add(part.len());
+    state.in_flight = state.in_flight.saturating_add(1);
     Receive { place: Place::One(part), context: state.context, notify: state.notify, multi: Some(multi) }
 }
 

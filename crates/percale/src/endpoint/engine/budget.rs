@@ -13,6 +13,8 @@
 //! 3. What peers that are gone left, and nobody has received yet, is kept up to [`PARTED`] times what one peer may hold. Beyond that, the
 //!    messages of the one that left first are dropped.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::VecDeque;
 
 use super::core::Core;

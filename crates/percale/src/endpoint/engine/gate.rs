@@ -3,6 +3,8 @@
 //! While the gate is closed nothing passes but what is said about connections; who sends anything else is cut off. Frames that
 //! pass open gates cost nothing more: a closed gate keeps the fast way of messages from being used.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use super::core::Core;
 use super::types::{Receive, Side};
 use crate::completion::entry::{CompletionFlags, ErrorCode, ErrorEntry};
@@ -115,7 +117,7 @@ impl Core {
         }
         match Control::parse(head, payload) {
             Ok(control) => {
-                peer.heard += 1;
+                peer.heard = peer.heard.saturating_add(1);
                 heard.push((from, control));
             }
             Err(why) => self.peers.accuse(from, why),

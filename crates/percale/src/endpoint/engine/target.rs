@@ -4,6 +4,8 @@
 //! of a pull, unless the peer expects it at once. Whatever a peer asks for, the memory of a region is touched only inside of its pin, so that closing it waits for us
 //! and for nobody else.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -77,7 +79,7 @@ impl Core {
     /// Answers a request that has ended.
     fn answer(&mut self, to: Connection, head: &Head, result: Result<(), Refusal>) {
         let number = result.err().map_or(0, Refusal::number);
-        self.peers.get_mut(to).replies += 1;
+        owe_reply(self.peers.get_mut(to));
         self.reply(to, Kind::Done, head.id, number);
     }
 
@@ -176,10 +178,11 @@ impl Core {
     /// way.
     fn account_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
         let peer = self.peers.get_mut(from);
-        if peer.staged + len > 2 * LONG_BYTES {
+        let staged = peer.staged.saturating_add(len);
+        if staged > 2 * LONG_BYTES {
             return Err(Refusal::Memory);
         }
-        peer.staged += len;
+        peer.staged = staged;
         Ok(())
     }
 
@@ -214,7 +217,7 @@ impl Core {
             let segment = buffer.segment_for_receive().ok_or(Refusal::Memory)?;
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
-        self.peers.get_mut(from).serving += 1;
+        begin_serving(self.peers.get_mut(from));
         let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })).to_wire();
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
         Ok(())
@@ -258,7 +261,7 @@ impl Core {
             Ok((source, staged)) => self.push_read(from, token, source, staged, is_whole(head)),
             Err(refusal) => Action::Frame(refused_pull(token, refusal)),
         };
-        self.peers.get_mut(from).replies += 1;
+        owe_reply(self.peers.get_mut(from));
         self.outbox.push_back((from, action));
     }
 
@@ -273,7 +276,7 @@ impl Core {
         }
         let (source, staged) = self.lend_read(from, head, len)?;
         let offer = self.serve(from, head.id, source, staged, is_whole(head));
-        self.peers.get_mut(from).replies += 1;
+        owe_reply(self.peers.get_mut(from));
         self.outbox.push_back((from, offer));
         Ok(())
     }
@@ -297,7 +300,7 @@ impl Core {
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
         // It names no memory: the region may be closed while the peer copies, so only we copy.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
-        self.peers.get_mut(to).serving += 1;
+        begin_serving(self.peers.get_mut(to));
         let serve = Serve { to, source, staged, asked: false, expected: false, counted };
         let serve = self.serves.insert(serve).to_wire();
         let head = Head {
@@ -322,7 +325,7 @@ impl Core {
     ) -> Action {
         let (token, wanted) = expected_pull(source.len() as u64, token);
         let request = Request::of(View::of(wanted.as_bytes()));
-        self.peers.get_mut(to).serving += 1;
+        begin_serving(self.peers.get_mut(to));
         let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true, counted };
         let id = self.serves.insert(serve).to_wire() | SERVE;
         Action::Push { id, token, request, source }
@@ -331,7 +334,8 @@ impl Core {
     /// An answer that is too long for a frame of its link is offered instead.
     #[cold]
     pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
-        self.peers.get_mut(to).staged += bytes.len() as u64;
+        let peer = self.peers.get_mut(to);
+        peer.staged = peer.staged.saturating_add(bytes.len() as u64);
         let buffer = Buffer::from(bytes);
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
         self.serve(to, head.id, source, Some(buffer), false)
@@ -340,7 +344,7 @@ impl Core {
     fn send_data(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) {
         let head =
             Head { kind: Kind::ReadData, flags: Flags::ID, len: bytes.len() as u32, tag: 0, data: 0, id: head.id };
-        self.peers.get_mut(to).replies += 1;
+        owe_reply(self.peers.get_mut(to));
         self.outbox.push_back((to, Action::Bytes(head, bytes)));
     }
 
@@ -413,6 +417,18 @@ impl Core {
     }
 }
 
+/// One more answer to this peer is on its way.
+#[inline]
+const fn owe_reply(peer: &mut super::peers::Peer) {
+    peer.replies = peer.replies.saturating_add(1);
+}
+
+/// One more transfer of this peer's is under way.
+#[inline]
+const fn begin_serving(peer: &mut super::peers::Peer) {
+    peer.serving = peer.serving.saturating_add(1);
+}
+
 /// A checked request.
 struct AtomicRequest {
     op: AtomicOp,
@@ -431,7 +447,7 @@ impl AtomicRequest {
         let operands = if op == AtomicOp::Read { 0 } else { bytes };
         let compares = if kind == AtomicKind::Compare { bytes } else { 0 };
         let fits = bytes <= crate::endpoint::remote_work::ATOMIC_LIMIT
-            && payload.len() == size_of::<AtomicHead>() + operands + compares;
+            && Some(payload.len()) == size_of::<AtomicHead>().checked_add(operands)?.checked_add(compares);
         (fits && crate::memory::atomic::is_valid(kind, op, datatype)).then_some(Self { op, datatype, kind, count })
     }
 
@@ -444,7 +460,7 @@ impl AtomicRequest {
     ) -> Result<(), Refusal> {
         let Self { op, datatype, kind, count } = *self;
         let operands = payload.to_vec().split_off(size_of::<AtomicHead>());
-        let bytes = if op == AtomicOp::Read { 0 } else { count * datatype.size() };
+        let bytes = if op == AtomicOp::Read { 0 } else { count.saturating_mul(datatype.size()) };
         let (operand, compare) = operands.split_at(bytes);
         let request = Atomic { op, datatype, kind, count, operand, compare };
         if kind != AtomicKind::Plain {

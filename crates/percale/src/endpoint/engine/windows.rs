@@ -3,6 +3,8 @@
 //! Nothing waits here: a key that a peer is still using is dead at once, and what is to be told of it (the operation's end, the
 //! message) is kept with what broken connections left, which progress looks at.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -8,6 +8,8 @@
 //! contexts, the address that the initiator advertises, and the address that was called as each side sees it: with a key these have to be
 //! the same, so a third party that passes the words on to another address, or back to the caller, gets no connection.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zerocopy::{FromBytes, IntoBytes};

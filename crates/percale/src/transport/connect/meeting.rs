@@ -5,6 +5,8 @@
 //! that the other has to return: the process that returns it lived after both were opened, so its number was not yet another's. All
 //! of it is non-blocking; whatever goes wrong is a [`Degraded`], and the connection goes on over TCP.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,6 +8,8 @@
 //! Everything is checked before it is used: the head by its check word, its length by the limit of its kind, `Data` by
 //! the table of pulls. After an error nothing more is read: the stream has lost its place.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -94,7 +96,7 @@ impl Inbound {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(broken(error)),
             };
-            turn += received;
+            turn = received.wrapping_add(turn);
             self.accept(received, scratch, pulls, me, sink)?;
             // Short frames cost more than their bytes: of those one scratch is enough for a turn.
             if received < asked || self.body.is_none() {
@@ -122,8 +124,8 @@ impl Inbound {
             return self.read_body(from, scratch, pulls);
         };
         let placed = body.placed();
-        let tail = &mut scratch[..(body.excess() + TAIL_BYTES).min(SCRATCH_BYTES)];
-        let asked = placed + tail.len();
+        let tail = &mut scratch[..body.excess().saturating_add(TAIL_BYTES).min(SCRATCH_BYTES)];
+        let asked = placed.saturating_add(tail.len());
         (from.read(&into.slice(body.done, placed), tail), asked)
     }
 
@@ -142,7 +144,7 @@ impl Inbound {
             if carried > 0 {
                 scratch[..carried].copy_from_slice(&self.carry[..carried]);
             }
-            0..carried + received
+            0..carried.wrapping_add(received)
         } else {
             self.accept_body(received, pulls, me, sink)
         };
@@ -160,8 +162,9 @@ impl Inbound {
     ) -> std::ops::Range<usize> {
         let Some(body) = &mut self.body else { return 0..received };
         let placed = received.min(body.placed());
-        let thrown = (received - placed).min(body.excess());
-        body.done += placed + thrown;
+        let rest = received.saturating_sub(placed);
+        let thrown = rest.min(body.excess());
+        body.done = body.done.saturating_add(placed).saturating_add(thrown);
         if body.done == body.len {
             let (kind, token, len) = (body.kind, body.token, body.len);
             self.body = None;
@@ -171,7 +174,7 @@ impl Inbound {
                 sink.landed(me, token);
             }
         }
-        thrown..received - placed
+        thrown..rest
     }
 
     /// Hands over the frames in `bytes`; keeps what is left of a short one, begins what is left of a long one.
@@ -189,7 +192,7 @@ impl Inbound {
                 self.long = len >= LONG_BYTES;
                 self.whole(&head, payload, pulls, me, sink)?;
                 bytes = next;
-            } else if HEAD_BYTES + len <= CARRY_BYTES {
+            } else if len <= const { CARRY_BYTES - HEAD_BYTES } {
                 break;
             } else {
                 return self.begin(&head, rest, pulls, me, sink);
@@ -280,7 +283,7 @@ impl Body {
 
     /// Bytes yet to come that are thrown away.
     fn excess(&self) -> usize {
-        self.len - self.done - self.placed()
+        self.len.saturating_sub(self.done).saturating_sub(self.placed())
     }
 }
 

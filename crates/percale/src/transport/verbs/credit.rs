@@ -11,6 +11,8 @@
 //!
 //! Nothing here knows of a device: the tests play one.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 /// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
 /// is to read.
 pub(super) const CREDITS: usize = 128;
@@ -48,7 +50,7 @@ impl Credits {
     /// Whether a message with bytes can be sent now.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
-        self.free > 0 && self.sent - self.acknowledged < SENDS as u64
+        self.free > 0 && self.sent.saturating_sub(self.acknowledged) < SENDS as u64
     }
 
     /// The number of the next message with bytes.
@@ -66,7 +68,7 @@ impl Credits {
     /// It was posted. There was room.
     #[inline]
     pub(super) const fn spend(&mut self) {
-        (self.sent, self.free, self.owed) = (self.sent + 1, self.free - 1, 0);
+        (self.sent, self.free, self.owed) = (self.sent.saturating_add(1), self.free.saturating_sub(1), 0);
     }
 
     /// What a note says that is due.
@@ -77,7 +79,7 @@ impl Credits {
 
     /// It was posted.
     pub(super) const fn noted(&mut self) {
-        (self.owed, self.notes) = (0, self.notes + 1);
+        (self.owed, self.notes) = (0, self.notes.saturating_add(1));
     }
 
     /// A message with bytes was acknowledged; they are, in order.
@@ -88,7 +90,7 @@ impl Credits {
         if number != self.acknowledged || number >= self.sent {
             return Err("a send that was not under way");
         }
-        self.acknowledged += 1;
+        self.acknowledged = self.acknowledged.saturating_add(1);
         Ok(())
     }
 
@@ -110,7 +112,7 @@ impl Credits {
     /// If no percale sends it.
     pub(super) fn come(&mut self, is_note: bool, immediate: u32, unread: usize) -> Result<(), &'static str> {
         let given = immediate as usize;
-        if given > CREDITS - self.free {
+        if given > CREDITS.saturating_sub(self.free) {
             return Err("the peer gives back more credits than there are");
         }
         if is_note && given < DUE {
@@ -119,15 +121,15 @@ impl Credits {
         if !is_note && unread >= CREDITS {
             return Err("the peer sends more than its credits allow");
         }
-        self.free += given;
-        self.returned += given as u64;
+        self.free = self.free.saturating_add(given);
+        self.returned = self.returned.saturating_add(given as u64);
         Ok(())
     }
 
     /// A message with bytes was read, and its slot posted anew.
     #[inline]
     pub(super) const fn read(&mut self) {
-        self.owed += 1;
+        self.owed = self.owed.saturating_add(1);
     }
 
     /// How many messages with bytes are with the peer: their devices say so, or the peer does.

@@ -1,5 +1,7 @@
 //! A group that an endpoint has joined, or is joining.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::VecDeque;
 
 use super::running::{Running, Scratch};

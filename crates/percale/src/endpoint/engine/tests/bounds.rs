@@ -102,3 +102,15 @@ fn flt_008_longer_parts_than_any_initiator_asks_for_are_refused() {
     }
     assert_eq!(victim.engine(|engine| engine.core.pulls.iter().count()), 0, "nothing is fetched");
 }
+
+#[test]
+fn flt_008_talk_of_more_groups_than_are_kept_costs_a_peer_its_connection() {
+    use crate::wire::join::Join;
+    for said in [Join::Ready(1), Join::Failed { number: 1, error: libc::ECANCELED as u16 }] {
+        let why = flood(64, |_, id| {
+            let (kind, flags) = (Kind::Collective, Flags::DATA);
+            (Head { kind, flags, tag: u64::from(id), data: said.to_data(), ..Head::default() }, Vec::new())
+        });
+        assert!(why.contains("about joining groups"), "{said:?}: {why}");
+    }
+}

@@ -1,5 +1,7 @@
 //! The target's answers to a peer that asks how keys can be reached.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

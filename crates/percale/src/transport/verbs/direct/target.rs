@@ -1,5 +1,7 @@
 //! A target's side of a link: it makes the other end of the peer's queue pair for accesses, and says where regions lie.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::io;
 use std::sync::Arc;
 
