@@ -34,7 +34,7 @@ const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const WINDOW: WindowAccess = WindowAccess::WRITE;
 
 /// A device that pins nothing.
-struct Device;
+pub(crate) struct Device;
 
 impl Registrar for Device {
     type Pin = u64;
@@ -47,12 +47,12 @@ impl Registrar for Device {
 }
 
 /// Whether a call neither hung nor ended the child, where there is nothing that it could refuse.
-fn harmless<T>(_: T) -> bool {
+pub(crate) fn harmless<T>(_: T) -> bool {
     true
 }
 
 /// Calls `fork` while threads do these things over and over.
-fn while_busy(what: &[&(dyn Fn(&AtomicBool) + Sync)], fork: impl FnOnce()) {
+pub(crate) fn while_busy(what: &[&(dyn Fn(&AtomicBool) + Sync)], fork: impl FnOnce()) {
     /// Ends the threads, also if a case fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {

@@ -16,7 +16,9 @@ mod flood;
 mod hostile;
 mod inherited;
 mod inherited_calls;
+mod inherited_list;
 mod inherited_objects;
+mod inherited_posts;
 mod named;
 mod onesided;
 mod resources;
@@ -75,6 +77,7 @@ fn helper() {
         ("parent", inherited::parent),
         ("inherited-calls", inherited_calls::parent),
         ("inherited-objects", inherited_objects::parent),
+        ("inherited-posts", inherited_posts::parent),
         ("vector-holder", named::holder),
         ("vector-churner", named::churner),
         ("vector-reader", named::reader),

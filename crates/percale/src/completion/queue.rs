@@ -78,8 +78,12 @@ impl CompletionQueue {
     }
 
     /// Calls `f` with the ring, locked, then wakes who waits if there is something. For endpoints, which reserve and
-    /// push; several pushes in one call cost one lock. `f` must not use this queue.
+    /// push; several pushes in one call cost one lock. `f` must not use this queue. In a forked child `f` gets a ring of its own,
+    /// which is empty and has no room.
     pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
+        if !self.shared.wait.is_here() {
+            return refused(f); // A thread of the parent may have held the lock at the fork.
+        }
         let mut ring = self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut ring);
         let filled = !ring.is_empty();
@@ -115,9 +119,6 @@ impl CompletionQueue {
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. (A forked child reads nothing of its
     /// parent's queues, and its waits fail.)
     pub fn read(&self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        if !self.shared.wait.is_here() {
-            return Ok(0);
-        }
         self.shared.wait.drive();
         self.update(|ring| ring.read(into))
     }
@@ -125,18 +126,12 @@ impl CompletionQueue {
     /// Takes the error that is next, if the next result is one.
     #[must_use]
     pub fn read_error(&self) -> Option<ErrorEntry> {
-        if !self.shared.wait.is_here() {
-            return None;
-        }
         self.update(Ring::read_error)
     }
 
     /// Results that wait, errors included.
     #[must_use]
     pub fn len(&self) -> usize {
-        if !self.shared.wait.is_here() {
-            return 0;
-        }
         self.update(|ring| ring.len())
     }
 
@@ -175,6 +170,14 @@ impl CompletionQueue {
 }
 
 face!(CompletionQueue);
+
+/// What a forked child finds in a queue that it inherited: nothing, and no room.
+#[cold]
+fn refused<R>(f: impl FnOnce(&mut Ring) -> R) -> R {
+    let mut ring = Ring::new(1, 1);
+    ring.reserve().ok();
+    f(&mut ring)
+}
 
 #[cfg(test)]
 mod tests {

@@ -68,7 +68,7 @@ impl UnknownMonitor {
     }
 }
 
-/// The domain has an imported monitor.
+/// The domain has an imported monitor, or is an inherited one in a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a monitor was imported into this domain before: it has one for its life")]
 #[non_exhaustive]
@@ -389,7 +389,7 @@ impl Domain {
     /// the application must tell the notifier; all these caches are told. (RCACHE-020)
     ///
     /// # Errors
-    /// The domain has one already.
+    /// The domain has one already, or it belongs to the process that this one is a fork of.
     ///
     /// # Safety
     /// The application tells every change of the memory that it answers for, in time, as [`pindown::monitor::imported`] says.
@@ -397,6 +397,9 @@ impl Domain {
     /// where it must not.
     #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
     pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
+        if !self.inner.is_here() {
+            return Err(AlreadyImported);
+        }
         self.inner.imported.set(imported).map_err(|_| AlreadyImported)
     }
 

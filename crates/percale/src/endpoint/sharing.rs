@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
 use super::{Endpoint, SharedEndpoint, automatic};
 
@@ -30,8 +31,12 @@ impl Endpoint {
     /// ([`bind_shared`](super::EndpointBuilder::bind_shared)). What is under way goes on.
     ///
     /// # Errors
-    /// If the system refuses descriptors; the endpoint is in the error.
+    /// If the system refuses descriptors, or in a forked child; the endpoint is in the error.
     pub fn share(self) -> Result<SharedEndpoint, ShareError> {
+        if !self.access.is_here() {
+            let error = io::Error::from_raw_os_error(libc::ECHILD);
+            return Err(ShareError { error, endpoint: Box::new(self) });
+        }
         let Self { access, descriptor, domain, answer_timeout, peer } = self;
         let access = Shared::new(access.into_engine());
         match automatic::attach(&access, &descriptor) {

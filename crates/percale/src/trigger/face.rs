@@ -252,6 +252,10 @@ impl Domain {
     /// # Errors
     /// What the device's driver says.
     pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
+        if !self.inner.is_here() {
+            let what = "the domain belongs to the process that this one is a fork of".to_owned();
+            return Err(DeviceError::Missing { interface: device.interface(), what });
+        }
         Variables::take_mapped(&self.inner.variables, device.driver())
     }
 

@@ -1,0 +1,261 @@
+//! The lists of calls that a forked child makes on inherited objects are whole: each public function of `percale` has a case, or is named
+//! here with the reason why it needs none. A new public function without either fails this test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What a case's first word means: `"queue: read"` is a case of `CompletionQueue::read`.
+const SUBJECTS: &[(&str, &str)] = &[
+    ("accessing", "Accessing"),
+    ("cache", "Cache"),
+    ("collective", "CollectiveOperation"),
+    ("connection", "Endpoint"),
+    ("counter", "Counter"),
+    ("domain", "Domain"),
+    ("endpoint", "Endpoint"),
+    ("events", "EventQueue"),
+    ("fixed buffers", "FixedBuffers"),
+    ("fixed lane", "FixedLane"),
+    ("group", "Group"),
+    ("inserter", "Inserter"),
+    ("joining", "Joining"),
+    ("listener", "Listener"),
+    ("many", "ReceivingMany"),
+    ("pending region", "PendingRegion"),
+    ("poll set", "PollSet"),
+    ("queue", "CompletionQueue"),
+    ("raw region", "RawRegion"),
+    ("region", "Region"),
+    ("request", "ConnectionRequest"),
+    ("scalable endpoint", "ScalableEndpoint"),
+    ("shared receive", "SharedReceive"),
+    ("shared receiving", "SharedReceiving"),
+    ("variable", "Variable"),
+    ("vector", "AddressVector"),
+    ("wait set", "WaitSet"),
+    ("window", "Window"),
+    ("window operation", "WindowOperation"),
+];
+
+const VALUE: &str = "a plain value, which holds nothing of a process";
+const ERROR: &str = "an error";
+const BUILDER: &str = "settings; the call that opens or posts has a case";
+const MEMORY: &str = "memory, whose copy or absence in a child is the kernel's";
+const DEVICE: &str = "asks a device's driver; nothing of a domain is touched";
+const TOGETHER: &str = "in one case with another function of its type";
+
+/// Types, or functions of a type, without a case of their own.
+const WITHOUT: &[(&str, &str)] = &[
+    ("AddressSet", VALUE),
+    ("AtomicOp", VALUE),
+    ("Buffer", MEMORY),
+    ("Allocation", MEMORY),
+    ("CacheSettings", VALUE),
+    ("Cause", ERROR),
+    ("Collective", VALUE),
+    ("Datatype", VALUE),
+    ("Device", DEVICE),
+    ("DomainBuilder", BUILDER),
+    ("EndpointBuilder", BUILDER),
+    ("ErrorEntry", VALUE),
+    ("ErrorCode", VALUE),
+    ("GroupId", VALUE),
+    ("Info", "what was discovered, a plain value; an inherited one opens domains of the child"),
+    ("Family", VALUE),
+    ("Inserted", VALUE),
+    ("Insertion", VALUE),
+    ("Interface", DEVICE),
+    ("Kind", VALUE),
+    ("ListenerBuilder", BUILDER),
+    ("MappedKey", VALUE),
+    ("Lease", MEMORY),
+    ("Mapping", MEMORY),
+    ("Operation", VALUE),
+    ("PeerAddress", VALUE),
+    ("RawKey", VALUE),
+    ("Received", VALUE),
+    ("Registration", BUILDER),
+    ("RemoteMemory", VALUE),
+    ("RemotePieces", VALUE),
+    ("Ring", "is reached by CompletionQueue::update alone, which has a case"),
+    ("ScalableBuilder", BUILDER),
+    ("ScopedRegion", VALUE),
+    ("Scope", "lives within one call of Domain::scope, which has a case that registers by it"),
+    ("Segment", VALUE),
+    ("Segments", VALUE),
+    ("TransportKind", VALUE),
+    ("VectorBuilder", BUILDER),
+    ("View", MEMORY),
+    ("WorkId", VALUE),
+    ("SendRequest", BUILDER),
+    ("ReceiveRequest", BUILDER),
+    ("AccessRequest", BUILDER),
+    ("CollectiveRequest", BUILDER),
+    ("WindowRequest", BUILDER),
+    ("AddressVector::new", "makes an object of the calling process"),
+    ("BufferTable::new", "makes an object of the calling process"),
+    ("BufferTable::made", TOGETHER),
+    ("BufferTable::registered", TOGETHER),
+    ("BufferTable::transfer", "crates/percale/src/device/table_tests.rs calls it in a child"),
+    ("CompletionQueue::new", "makes an object of the calling process"),
+    ("Counter::new", "makes an object of the calling process"),
+    ("Counter::is_same", "compares two handles"),
+    ("Counter::read_error", TOGETHER),
+    ("Counter::value", TOGETHER),
+    ("Counter::attach", "for objects that drive a counter, which are endpoints; these are refused"),
+    ("Counter::detach", "for objects that drive a counter, which are endpoints; these are refused"),
+    ("ConnectionRequest::from", "a plain value of the request"),
+    ("ConnectionRequest::listener", "a plain value of the request"),
+    ("Endpoint::id", "a plain value of the handle"),
+    ("Endpoint::peer", "a plain value of the handle"),
+    ("EventQueue::new", "makes an object of the calling process"),
+    ("FixedBuffers::explanation", TOGETHER),
+    ("FixedBuffers::ordinary_transfers", TOGETHER),
+    ("Group::rank", TOGETHER),
+    ("Group::size", TOGETHER),
+    ("Inserter::new", "makes an object of the calling process"),
+    ("PollSet::new", "makes an object of the calling process"),
+    ("PollSet::is_empty", "as len"),
+    ("RawRegion::local_key", "as the region's"),
+    ("Receiving", "the cases of handles in inherited_calls.rs, for both kinds of endpoints"),
+    ("Region::access", "a plain value of the handle"),
+    ("Region::is_enabled", "a plain value of the handle"),
+    ("Region::key", "a plain value of the handle"),
+    ("Region::len", "a plain value of the handle"),
+    ("Region::local_address", "a plain value of the handle"),
+    ("Region::raw_key", "a plain value of the handle"),
+    (
+        "Region::restrict",
+        "called by bindings of the provider before an endpoint is used, on a region of the same process",
+    ),
+    ("ScalableEndpoint::contexts", "a plain value of the handle"),
+    ("Sending", "the same code as Receiving"),
+    ("Variable::device_address", TOGETHER),
+    ("WaitSet::is_empty", "as len"),
+    ("WaitSet::new", "makes an object of the calling process"),
+    ("Window::is_of", "compares two handles"),
+    ("Window::key_with", "a sum of the window's key and an argument"),
+    ("Window::kind", "a plain value of the handle"),
+    ("WindowOperation::wait_for", "the same code as Accessing::wait_for"),
+];
+
+/// The files of which the public API is made; their crates' other parts are not reachable, or are documented as internal.
+const INTERNAL: &[&str] = &["transport/", "wire/", "sync.rs", "errands.rs", "later.rs", "table.rs", "refused.rs"];
+
+fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The type of which a line begins inherent functions.
+fn implements(line: &str) -> Option<&str> {
+    let mut rest = line.strip_prefix("impl")?;
+    if rest.starts_with('<') {
+        let mut depth = 0;
+        let end = rest.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        })?;
+        rest = &rest[end + 1..];
+    }
+    let rest = rest.trim_start();
+    let name = rest.split(|c: char| !c.is_alphanumeric()).next()?;
+    (!rest.contains(" for ") && !name.is_empty()).then_some(name)
+}
+
+/// The name of the public function that a line begins, in an `impl` block or in a macro that makes several.
+fn function(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start().strip_prefix("pub ")?;
+    for word in ["const ", "async ", "unsafe "] {
+        rest = rest.strip_prefix(word).unwrap_or(rest);
+    }
+    rest.strip_prefix("fn ")?.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// Each public function, by its type.
+fn functions() -> BTreeSet<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../percale/src");
+    let (mut files, mut found) = (Vec::new(), BTreeSet::new());
+    sources(&root, &mut files);
+    for path in files {
+        let name = path.strip_prefix(&root).expect("below it").to_string_lossy().into_owned();
+        let is_test = name.contains("test") || name.contains("model");
+        if is_test || INTERNAL.iter().any(|internal| name.starts_with(internal)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        let mut of = None;
+        for line in text.lines() {
+            if line.starts_with("mod tests") {
+                break;
+            }
+            if line.starts_with("impl") {
+                of = implements(line);
+            } else if line.starts_with("macro_rules! handle") || line.starts_with("macro_rules! lifecycle") {
+                of = Some("Region");
+            } else if line == "}" {
+                of = None;
+            }
+            if let (Some(of), Some(function)) = (of, function(line)) {
+                found.insert((of.to_owned(), function.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// Each case: the type, and the function's name, which is the first word after the colon.
+fn cases() -> BTreeSet<(String, String)> {
+    let subjects: BTreeMap<_, _> = SUBJECTS.iter().copied().collect();
+    let mut found = BTreeSet::new();
+    for text in
+        [include_str!("inherited_calls.rs"), include_str!("inherited_objects.rs"), include_str!("inherited_posts.rs")]
+    {
+        let mut of_vector = false;
+        for line in text.lines() {
+            of_vector = (of_vector || line.starts_with("fn vector_calls(")) && line != "}";
+            let Some((_, rest)) = line.split_once("case(") else { continue };
+            let (subject, label) = match rest.strip_prefix("concat!($who, \": ") {
+                Some(label) => ("endpoint", label),
+                None => match rest.strip_prefix('"').and_then(|label| label.split_once(": ")) {
+                    Some(named) => named,
+                    None if of_vector => ("vector", rest.trim_start_matches('"')),
+                    None => continue,
+                },
+            };
+            let name = label.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            if let Some(of) = subjects.get(subject) {
+                found.insert(((*of).to_owned(), name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn flt_010_each_public_function_has_a_case_in_a_forked_child() {
+    let (functions, cases) = (functions(), cases());
+    assert!(functions.len() > 300 && cases.len() > 150, "{} functions, {} cases", functions.len(), cases.len());
+    let without: BTreeMap<_, _> = WITHOUT.iter().copied().collect();
+    assert_eq!(without.len(), WITHOUT.len(), "named twice");
+    let (mut used, mut missing) = (BTreeSet::new(), Vec::new());
+    for (of, function) in &functions {
+        let full = format!("{of}::{function}");
+        let reason = [of.as_str(), full.as_str()].into_iter().find(|name| without.contains_key(name));
+        match reason {
+            Some(name) => drop(used.insert(name.to_owned())),
+            None if of.ends_with("Error") || function == "errno" => {}
+            None if cases.contains(&(of.clone(), function.clone())) => {}
+            None => missing.push(full),
+        }
+    }
+    assert!(missing.is_empty(), "no forked child calls these; add cases to inherited_*.rs: {missing:#?}");
+    let stale: Vec<_> = without.keys().filter(|name| !used.contains(**name)).collect();
+    assert!(stale.is_empty(), "there is no such type or function: {stale:?}");
+}
