@@ -116,7 +116,8 @@ impl<A: Ownership> Endpoint<A> {
     /// on; its own results can still be read.
     ///
     /// A local peer that was stopped in the middle of a copy into a buffer is no reason to wait: the operation's end is reported when the
-    /// peer has let go of the buffer, or its process has ended, and a buffer that the operation owns is kept until then.
+    /// peer has let go of the buffer, or its process has ended, and a buffer that the operation owns is kept until then. A raw
+    /// operation's memory is the application's: until that report the application leaves it as it is.
     ///
     /// # Errors
     /// The endpoint.
