@@ -87,7 +87,13 @@ impl Listener {
     /// Peers that it keeps something for.
     #[cfg(test)]
     pub(crate) fn peers(&self) -> usize {
-        self.endpoint.access.with(|engine| engine.core.peers.len())
+        self.with_engine(|engine| engine.core.peers.len())
+    }
+
+    /// Calls `f` with its engine.
+    #[cfg(test)]
+    pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        self.endpoint.access.with_here(f)
     }
 
     /// Makes progress; says whether anything happened.

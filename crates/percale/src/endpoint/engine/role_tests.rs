@@ -9,8 +9,9 @@ use crate::domain::Domain;
 use crate::endpoint::connection::{ConnectionState, Listener};
 use crate::endpoint::ownership::reach::Reach;
 use crate::endpoint::{Endpoint, EndpointBuilder};
-use crate::transport::Connection;
+use crate::memory::volatile::View;
 use crate::transport::sim::{Network, SimOptions};
+use crate::transport::{Connection, Sink};
 use crate::wire::control::{Control, Rejection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -161,6 +162,41 @@ fn con_018_flt_007_whoever_floods_a_listener_with_requests_costs_nobody_else_a_c
     hostile.progress();
     let gone = std::iter::from_fn(|| events.read()).any(|event| matches!(event, Event::PeerDown { .. }));
     assert!(gone, "whoever floods is cut off");
+}
+
+#[test]
+fn con_018_flt_007_control_frames_are_counted_for_each_peer_and_from_look_to_look() {
+    let world = World::new();
+    let [flooding, calling] = [(); 2].map(|()| world.open(&EventQueue::default()));
+    for end in [&flooding, &calling] {
+        end.access.with_here(|engine| {
+            let slot = engine.core.peers.slot((world.listener.address(), 0));
+            engine.start_connecting(slot);
+        });
+    }
+    world.turns(MANY, &[&flooding, &calling]);
+    let (head, payload) = Control::Request { data: vec![1; 3] }.to_frame();
+    let head = Head { len: payload.len() as u32, ..head };
+    let [flooding, calling] = [&flooding, &calling].map(Endpoint::address);
+    world.listener.with_engine(|engine| {
+        let slots = [flooding, calling].map(|address| engine.core.peers.slot((address, 0)));
+        assert_ne!(slots[0], slots[1]);
+        let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused.is_some());
+        // A few at a time, which the listener takes in between, are no flood.
+        for _ in 0..10 {
+            for slot in slots {
+                (0..3).for_each(|_| engine.core.frame(slot, &head, View::of(&payload)));
+            }
+            assert_eq!(engine.core.take_heard().len(), 6);
+        }
+        assert_eq!(accused(engine), [false, false]);
+        // More between two looks than all peers together may send are held against their sender alone.
+        (0..5000).for_each(|_| engine.core.frame(slots[0], &head, View::of(&payload)));
+        engine.core.frame(slots[1], &head, View::of(&payload));
+        assert_eq!(accused(engine), [true, false]);
+        let heard = engine.core.take_heard();
+        assert!(heard.len() < 10 && heard.iter().any(|(from, _)| *from == slots[1]), "{} frames", heard.len());
+    });
 }
 
 #[test]

@@ -139,6 +139,36 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
 }
 
 #[test]
+fn flt_009_memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
+    let [victim, first, second] = [(); 3].map(|()| Station::new("shm"));
+    let (mut places, mut receives, mut sends) = (Vec::new(), Vec::new(), Vec::new());
+    for (tag, stopped) in [(5, &first), (6, &second)] {
+        let peer = connect(stopped, &victim);
+        let mut memory = victim.domain.allocate(LEN).unwrap();
+        memory.fill(1);
+        places.push(memory.as_ptr());
+        receives.push(victim.endpoint.tagged_recv(tag, 0, memory).start().unwrap());
+        sends.push(stopped.endpoint.tagged_send(peer, tag, vec![9; LEN]).start().unwrap());
+    }
+    until(&[&victim], || victim.engine(|engine| engine.core.pulls.len() == 2).then_some(()));
+    drop(receives);
+    let Station { endpoint, .. } = victim;
+    drop(endpoint);
+    let is_kept = || {
+        let others: Vec<_> = (0..20).map(|_| crate::memory::sealed::allocate(LEN).unwrap()).collect();
+        others.iter().all(|other| !places.contains(&other.as_ptr()))
+    };
+    super::super::aside::settle();
+    assert!(is_kept(), "two peers may be writing");
+    // One of them goes on, and finds that the connection is over.
+    until(&[&first], || first.ended());
+    super::super::aside::settle();
+    assert!(is_kept(), "the other may be writing");
+    until(&[&second], || second.ended());
+    drop(sends);
+}
+
+#[test]
 fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
     for transport in ["shm", "tcp"] {
         let (left, gone) = (Station::new(transport), Station::new(transport));

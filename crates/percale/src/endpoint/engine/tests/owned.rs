@@ -10,7 +10,7 @@ use crate::completion::counter::Counter;
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::completion::ring::Ring;
 use crate::endpoint::posted::Posted;
-use crate::endpoint::remote_work::AtomicWork;
+use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::buffer::Buffer;
@@ -191,6 +191,44 @@ fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
 }
 
 /// A send of which the peer is owed nothing more than its answer fails; what the peer answers then is not about the next one.
+#[test]
+fn an_injected_write_needs_no_buffer_after_the_call() {
+    for transport in ["shm", "tcp"] {
+        for waits in [Waits::Unconnected, Waits::Fenced] {
+            let (a, b) = (Station::new(transport), Station::new(transport));
+            let memory = b.domain.register(vec![0; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+            let to_b = if matches!(waits, Waits::Unconnected) { a.peer(&b) } else { connect(&a, &b) };
+            b.peer(&a);
+            let source = Buffer::from(vec![7; 64]);
+            let mut work = RmaWork {
+                peer: to_b,
+                local: Segments::one(source.segment_for_send()),
+                remote: RemotePieces::one(memory.remote()),
+                data: None,
+                context: 7,
+                flags: OpFlags::INJECT | OpFlags::COMPLETION,
+            };
+            let mut before_the_fence = None;
+            if matches!(waits, Waits::Fenced) {
+                work.flags |= OpFlags::FENCE;
+                before_the_fence = Some(a.endpoint.tagged_send(to_b, 2, vec![1; 2 << 20]).start().unwrap());
+            }
+            let reported = a.engine(|engine| engine.core.reported);
+            a.engine(|engine| engine.post_rma(true, &work, Notify::Event)).unwrap();
+            drop(source);
+            let _heap = use_the_heap(64);
+            if let Some(send) = before_the_fence {
+                let receive = b.endpoint.tagged_recv(2, 0, vec![0; 2 << 20]).start().unwrap();
+                until(&[&a, &b], || (receive.is_ready() && send.is_ready()).then_some(()));
+            }
+            until(&[&a, &b], || a.engine(|engine| engine.core.reported > reported).then_some(()));
+            let mut now = [0; 64];
+            memory.read(0, &mut now);
+            assert_eq!(now, [7; 64], "{transport} {waits:?}");
+        }
+    }
+}
+
 #[test]
 fn the_late_answer_to_a_failed_send_ends_no_other() {
     for transport in ["shm", "tcp"] {

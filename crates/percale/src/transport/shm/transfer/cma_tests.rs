@@ -98,7 +98,15 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
+    // Later, the number is that of a process which has a word at the same address, too.
+    let same_word = Cma(Arc::new(Peer {
+        process: Arc::new(PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid)),
+        proof: (stranger.word, 77),
+        by_file: AtomicBool::new(false),
+        refused: AtomicBool::new(false),
+    }));
     peer.end();
+    assert_eq!(same_word.copy(Direction::Write, &segment(&mut vec![9; LEN]), at), Err(NoCopy::Ended));
     for cma in [&right, &reused] {
         for len in [8, LEN] {
             for direction in [Direction::Read, Direction::Write] {
@@ -108,4 +116,50 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     }
     assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     stranger.end();
+}
+
+/// Has the kernel refuse copies by process id from now on, for this process. False where it takes no filter.
+fn forbid_copies_by_number() -> bool {
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(0x20, 0, 0, 0), // The number of the call.
+        step(0x15, 1, 0, libc::SYS_process_vm_readv as u32),
+        step(0x15, 0, 1, libc::SYS_process_vm_writev as u32),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: no memory is passed.
+    let fixed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
+    // SAFETY: the kernel copies the program, which lives until the call returns.
+    fixed && unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) } == 0
+}
+
+#[test]
+fn copies_go_through_the_file_where_those_by_process_id_are_forbidden_later() {
+    let mut memory = vec![0_u8; LEN];
+    let at = memory.as_mut_ptr().expose_provenance() as u64;
+    let peer = Child::new(&mut memory, 1, 77);
+    let process = Arc::new(PeerProcess::of(peer.pid).unwrap());
+    if let Err(error) = process.space() {
+        println!("skipped: /proc/PID/mem cannot be opened ({error})");
+        return peer.end();
+    }
+    let cma = Cma::probe(process, (peer.word, 77)).unwrap();
+    let went = crate::memory::forked::in_a_child(|| {
+        let mut bytes = vec![0; LEN];
+        !forbid_copies_by_number()
+            || cma.copy(Direction::Write, &segment(&mut vec![5; LEN]), at) == Ok(())
+                && cma.copy(Direction::Read, &segment(&mut bytes), at) == Ok(())
+                && bytes == [5; LEN]
+    });
+    assert!(went, "a copy failed");
+    let went = crate::memory::forked::in_a_child(|| {
+        let mut bytes = vec![0; LEN];
+        !forbid_copies_by_number()
+            || cma.copy(Direction::Read, &segment(&mut bytes), at) == Ok(())
+                && cma.copy(Direction::Write, &segment(&mut bytes), at) == Ok(())
+    });
+    assert!(went, "a copy failed");
+    peer.end();
 }
