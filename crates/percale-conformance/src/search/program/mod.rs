@@ -34,6 +34,9 @@ percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of
 percale-search shorten TRANSPORT SEED           shortens a run that finds something
 ";
 
+/// How often a search prints how far it is, on standard error.
+const PROGRESS: Duration = Duration::from_secs(30);
+
 /// Steps of a run that are printed.
 const SHOWN: usize = 40;
 
@@ -205,6 +208,7 @@ fn search(options: &Options) -> ExitCode {
         println!("seed {seed}; {:.1} minutes over {}", options.minutes, names(&options.transports));
         KNOWN.iter().for_each(|known| println!("left out: {known}"));
     }
+    let (mut shown, mut made) = (begin, 0);
     'all: loop {
         for (transport, tally) in &mut tallies {
             let left = limit.saturating_sub(begin.elapsed());
@@ -218,6 +222,12 @@ fn search(options: &Options) -> ExitCode {
             tally.done.operations += done.operations;
             tally.done.lives += done.lives;
             seed = next;
+            made += done.operations;
+            if shown.elapsed() > PROGRESS {
+                shown = Instant::now();
+                let (now, all) = (begin.elapsed().as_secs(), limit.as_secs());
+                eprintln!("{now} of {all} s: {made} operations, {} kinds of faults", found.len());
+            }
             let Some((failed, step, fault)) = fault else { continue };
             tally.faults += 1;
             let key = (transport.name(), likeness(&fault));
