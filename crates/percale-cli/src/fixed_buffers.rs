@@ -8,7 +8,7 @@
 
 use std::io;
 
-use percale::device::BufferTable;
+use percale::device::{BufferTable, Slot};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fd::BorrowedFd;
 
@@ -64,13 +64,13 @@ impl FixedBuffers {
 }
 
 impl Registrar for FixedBuffers {
-    type Pin = u32;
+    type Pin = Slot;
 
-    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u32>> {
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Slot>> {
         self.0.pin(range, access)
     }
 
-    fn unpin(&self, slot: u32) {
+    fn unpin(&self, slot: Slot) {
         self.0.unpin(slot);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::ValueEnum;
+use percale::device::Slot;
 use percale::transport::verbs::{Adapter, Reach, Registration, Rights, VerbsRegistrar};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fs::MemfdFlags;
@@ -41,7 +42,7 @@ pub(super) struct Verbs {
 
 /// What lets memory go again.
 pub(super) enum Pin {
-    Slot(u32),
+    Slot(Slot),
     Region(Registration),
 }
 

@@ -52,10 +52,10 @@ pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result
     let memory = bench.memory(bytes)?;
     memory.fill()?;
     let range = memory.part(0, bytes)?;
-    let slot = bench.device.pin(range, ACCESS)?.pin;
-    let transfers = Transfers { bench, memory, range, source: bench::source()?, slot };
+    let pinned = bench.device.pin(range, ACCESS)?;
+    let transfers = Transfers { bench, memory, range, source: bench::source()?, slot: pinned.local_key as u32 };
     let line = transfers.measure(bytes, time);
-    bench.device.unpin(slot);
+    bench.device.unpin(pinned.pin);
     bench.cache.flush();
     line
 }
@@ -116,7 +116,7 @@ impl Transfers<'_> {
             Side::InAdvance => transfer(self.slot),
             Side::EachTime => {
                 let pinned = device.pin(*range, ACCESS)?;
-                let moved = transfer(pinned.pin);
+                let moved = transfer(pinned.local_key as u32);
                 device.unpin(pinned.pin);
                 moved
             }
