@@ -51,14 +51,14 @@ impl Groups {
 
     /// An endpoint is closed.
     pub(super) fn forget(&mut self, life: Life, _forget: bool) -> bool {
-        let mut any = false;
-        for group in self.past.iter_mut().chain(&mut self.current) {
-            if group.members.iter().any(|member| member.life == life) {
-                (group.is_broken, any) = (true, true);
-            }
-        }
-        if self.current.as_ref().is_some_and(|group| group.is_broken) {
+        let is_member = |group: &Group| group.members.iter().any(|member| member.life == life);
+        // One that it is no member of goes on.
+        if self.current.as_ref().is_some_and(is_member) {
             self.past.extend(self.current.take());
+        }
+        let mut any = false;
+        for group in self.past.iter_mut().filter(|group| is_member(group)) {
+            (group.is_broken, any) = (true, true);
         }
         any
     }
