@@ -5,7 +5,7 @@
 
 use super::step::{
     AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, Level,
-    Look, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking,
+    Look, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking, WindowStep,
 };
 use crate::random::Random;
 
@@ -14,7 +14,7 @@ const LONG_STEPS: usize = 5_000;
 const LIFE_KEPT: usize = 40;
 
 /// Kinds of steps, for the weights.
-const KINDS: usize = 24;
+const KINDS: usize = 26;
 
 fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())]
@@ -86,6 +86,12 @@ impl<'r> Generator<'r> {
             *weight = if random.below(5) < 2 { 0 } else { 1 << random.below(5) };
         }
         let real = settings.transport != Transport::Sim;
+        // Windows are nothing without regions and accesses.
+        if weights[23] > 0 {
+            for kind in [14, 24] {
+                weights[kind] = weights[kind].max(4);
+            }
+        }
         // Without these a run is over before it began.
         weights[0] = weights[0].max(8);
         weights[1] = weights[1].max(4);
@@ -268,6 +274,23 @@ impl<'r> Generator<'r> {
         Step::Receive { at, from, tag, len, by, slot: self.slot() }
     }
 
+    /// How memory is accessed.
+    fn way(&mut self) -> AccessBy {
+        let ways = [
+            AccessBy::Write,
+            AccessBy::WriteInject,
+            AccessBy::Read,
+            AccessBy::SafeWrite,
+            AccessBy::SafeRead,
+            AccessBy::Add,
+            AccessBy::SafeAdd,
+            AccessBy::Swap(false),
+            AccessBy::Swap(true),
+            AccessBy::AddInject,
+        ];
+        one_of(self.random, &ways)
+    }
+
     /// What happens to a device. Where connections may not break, it loses nothing.
     fn device(&mut self) -> DeviceStep {
         use Request::{Bind, Connect, Invalidate, Read, Receive, Send, Write};
@@ -344,19 +367,7 @@ impl<'r> Generator<'r> {
             15 => Step::Deregister { at, nth: self.random.below(3) as u8, forget: self.random.below(6) == 0 },
             16 | 17 => {
                 let (at, to) = self.pair();
-                let ways = [
-                    AccessBy::Write,
-                    AccessBy::WriteInject,
-                    AccessBy::Read,
-                    AccessBy::SafeWrite,
-                    AccessBy::SafeRead,
-                    AccessBy::Add,
-                    AccessBy::SafeAdd,
-                    AccessBy::Swap(false),
-                    AccessBy::Swap(true),
-                    AccessBy::AddInject,
-                ];
-                let by = one_of(self.random, &ways);
+                let by = self.way();
                 let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
                 Step::Access { at, to, block, by, slot, fenced: self.random.below(6) == 0 }
             }
@@ -389,6 +400,27 @@ impl<'r> Generator<'r> {
                     &[GroupStep::Join, GroupStep::Join, GroupStep::Post, GroupStep::Post, GroupStep::Leave],
                 );
                 Step::Group { at, what }
+            }
+            23 => {
+                let what = match self.random.below(12) {
+                    0..4 => WindowStep::Open,
+                    4..9 => WindowStep::Bind {
+                        region: self.random.below(3) as u8,
+                        first: self.random.below(BLOCKS) as u8,
+                        blocks: self.random.below(BLOCKS) as u8,
+                        writes: self.random.below(4) > 0,
+                    },
+                    9 => WindowStep::Unbind,
+                    10 => WindowStep::Close,
+                    _ => WindowStep::Drop,
+                };
+                Step::Window { at, nth: self.random.below(3) as u8, what }
+            }
+            24 => {
+                let (at, to) = self.pair();
+                let (by, nth) = (self.way(), self.random.below(3) as u8);
+                let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
+                Step::Reach { at, to, nth, block, by, slot, fenced: self.random.below(6) == 0 }
             }
             _ => {
                 let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];

@@ -214,6 +214,50 @@ pub enum AccessBy {
     AddInject,
 }
 
+impl AccessBy {
+    /// Whether it accesses a word.
+    #[must_use]
+    pub const fn is_word(self) -> bool {
+        matches!(self, Self::Add | Self::SafeAdd | Self::Swap(_) | Self::AddInject)
+    }
+
+    /// Whether it changes memory.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        !matches!(self, Self::Read | Self::SafeRead)
+    }
+
+    /// Bytes that it accesses, of a block of so many.
+    #[must_use]
+    pub const fn len(self, block: usize) -> usize {
+        if self.is_word() { 8 } else { block }
+    }
+}
+
+/// What is done with windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowStep {
+    /// One is allocated.
+    Open,
+    /// It is bound to blocks of a region, whatever it is bound to.
+    Bind {
+        /// The region, of those that are open at the place.
+        region: u8,
+        /// The first block.
+        first: u8,
+        /// How many more.
+        blocks: u8,
+        /// Peers may write.
+        writes: bool,
+    },
+    /// It is bound to nothing.
+    Unbind,
+    /// It is deallocated.
+    Close,
+    /// Its handle is dropped.
+    Drop,
+}
+
 /// What is done with counters and what waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterStep {
@@ -353,6 +397,10 @@ pub enum Step {
     Deregister { at: u8, nth: u8, forget: bool },
     /// Accesses a peer's memory.
     Access { at: u8, to: u8, block: u8, by: AccessBy, slot: u8, fenced: bool },
+    /// Does something with a window.
+    Window { at: u8, nth: u8, what: WindowStep },
+    /// Accesses a peer's memory through a window.
+    Reach { at: u8, to: u8, nth: u8, block: u8, by: AccessBy, slot: u8, fenced: bool },
     /// Does something with a counter.
     Counter { counter: u8, what: CounterStep },
     /// Posts a message that is sent when a counter has counted enough.
@@ -376,6 +424,7 @@ impl Step {
             | Self::Deregister { .. } => true,
             Self::Handle { what, .. } => !matches!(what, HandleStep::Poll(_) | HandleStep::Ready),
             Self::Group { what, .. } => matches!(what, GroupStep::Leave),
+            Self::Window { what, .. } => !matches!(what, WindowStep::Open | WindowStep::Bind { .. }),
             Self::Counter { what, .. } => matches!(what, CounterStep::EndDomain { .. } | CounterStep::Cancel { .. }),
             _ => false,
         }

@@ -20,9 +20,9 @@ use crate::search::payload;
 use crate::search::step::{AccessBy, BLOCKS};
 
 /// Bytes of a block.
-const BLOCK: usize = 600;
+pub(super) const BLOCK: usize = 600;
 /// Blocks that hold words.
-const WORDS: usize = 2;
+pub(super) const WORDS: usize = 2;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Content {
     Unknown,
 }
 
-enum Memory {
+pub(super) enum Memory {
     Safe(Region),
     Raw(RawRegion, Lent),
 }
@@ -49,11 +49,26 @@ struct Known {
     used: [Option<u64>; BLOCKS],
 }
 
+/// What an operation accesses, and by what name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) region: usize,
+    pub(super) block: usize,
+    pub(super) remote: RemoteMemory,
+    /// Through a window.
+    pub(super) window: Option<usize>,
+    /// It may be denied.
+    pub(super) may: bool,
+    /// It must be.
+    pub(super) must: bool,
+}
+
 /// An operation under way.
 #[derive(Clone, Copy, Debug)]
 struct Accessing {
     region: usize,
     block: usize,
+    window: Option<usize>,
     what: What,
     life: Life,
 }
@@ -82,6 +97,22 @@ impl Regions {
         for id in gone {
             self.lose(id);
         }
+    }
+
+    /// The regions of a place that are not closed.
+    pub(super) fn open_at(&self, place: usize) -> Vec<usize> {
+        let is_open = |index: &usize| self.known[*index].place == place && self.known[*index].memory.is_some();
+        (0..self.known.len()).filter(is_open).collect()
+    }
+
+    /// A region's memory; none once it was closed.
+    pub(super) fn memory(&self, region: usize) -> Option<&Memory> {
+        self.known.get(region)?.memory.as_ref()
+    }
+
+    /// Operations that are under way through a window.
+    pub(super) fn through(&self, window: usize) -> Vec<u64> {
+        self.under_way.iter().filter(|(_, one)| one.window == Some(window)).map(|(id, _)| *id).collect()
     }
 
     /// Nobody knows what became of an operation, or when: its block is used no more.
@@ -205,13 +236,30 @@ impl World {
         slot: usize,
         fenced: bool,
     ) -> Verdict {
-        let Some((life, port)) = self.port(at) else { return Ok(()) };
         // Now and then one that was closed: its key is dead.
         let theirs: Vec<usize> =
             (0..self.regions.known.len()).filter(|index| self.regions.known[*index].place == to).collect();
         let Some(region) = theirs.iter().rev().nth(block % 3).or(theirs.last()).copied() else { return Ok(()) };
-        let is_word = matches!(by, AccessBy::Add | AccessBy::SafeAdd | AccessBy::Swap(_) | AccessBy::AddInject);
-        let block = if is_word { BLOCKS - 1 - block % WORDS } else { block % (BLOCKS - WORDS) };
+        let block = if by.is_word() { BLOCKS - 1 - block % WORDS } else { block % (BLOCKS - WORDS) };
+        let known = &self.regions.known[region];
+        let (begin, is_dead) = ((block * BLOCK) as u64, known.memory.is_none());
+        let remote = known.name.slice(begin..begin + by.len(BLOCK) as u64);
+        let target = Target { region, block, remote, window: None, may: is_dead, must: is_dead };
+        self.access_target(at, to, target, by, slot, fenced)
+    }
+
+    pub(super) fn access_target(
+        &mut self,
+        at: usize,
+        to: usize,
+        target: Target,
+        by: AccessBy,
+        slot: usize,
+        fenced: bool,
+    ) -> Verdict {
+        let Some((life, port)) = self.port(at) else { return Ok(()) };
+        let Target { region, block, remote, window, may, must } = target;
+        let is_word = by.is_word();
         let known = &mut self.regions.known[region];
         if known.used[block].is_some() || known.blocks[block] == Content::Unknown {
             return Ok(());
@@ -220,11 +268,8 @@ impl World {
         if is_safe && self.held[slot].is_some() {
             return Ok(());
         }
-        let is_dead = known.memory.is_none();
         let id = self.ledger.number();
         let len = if is_word { 8 } else { BLOCK };
-        let begin = (block * BLOCK) as u64;
-        let remote = known.name.slice(begin..begin + len as u64);
         let value = match known.blocks[block] {
             Content::Word(value) => value,
             _ => 0,
@@ -240,9 +285,9 @@ impl World {
         known.used[block] = Some(id);
         self.enter(id, if is_safe { "safe access" } else { "access" }, at, Some(to), true);
         if let Some(operation) = self.ledger.operation_mut(id) {
-            (operation.may_be_denied, operation.must_be_denied) = (is_dead, is_dead);
+            (operation.may_be_denied, operation.must_be_denied) = (may, must);
         }
-        self.regions.under_way.insert(id, Accessing { region, block, what, life });
+        self.regions.under_way.insert(id, Accessing { region, block, window, what, life });
         let peer = self.name(to);
         if is_safe {
             let read = matches!(by, AccessBy::SafeRead);
@@ -357,7 +402,9 @@ impl World {
         let known = &mut self.regions.known[region];
         known.used[block] = None;
         if !is_good {
-            if !matches!(what, What::Read) {
+            // By a key that was dead before nobody was let in: the block must hold what it held.
+            let was_kept_out = self.ledger.operation(id).is_some_and(|operation| operation.must_be_denied);
+            if !matches!(what, What::Read) && !was_kept_out {
                 known.blocks[block] = Content::Unknown;
             }
             return Ok(());

@@ -7,6 +7,7 @@
 //! * `accesses`: regions, and what is read and written there
 //! * `counters`: deferred and triggered work
 //! * `groups`: collectives
+//! * `windows`: windows of regions, and accesses through them
 //! * `settle`: bringing everything to its end, and what must hold then
 
 #![expect(unsafe_code, reason = "frees endpoints that it lent for as long as their handles live")]
@@ -19,6 +20,7 @@ mod handles;
 mod lives;
 mod messages;
 mod settle;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -35,6 +37,7 @@ use self::counters::Deferrals;
 use self::devices::Fabrics;
 use self::groups::Groups;
 use self::handles::Held;
+use self::windows::Windows;
 use super::ledger::{Criteria, Fault, Ledger, Life, Place, Verdict};
 use super::lent::{self, Lender, Lent, Returns, Watch};
 use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
@@ -147,6 +150,8 @@ pub(super) struct World {
     /// Shared buffers that were released: where they were and what they held.
     released: HashMap<u64, (u64, Vec<u8>)>,
     held: Vec<Option<Held>>,
+    /// Before the regions that they are bound to.
+    windows: Windows,
     regions: Regions,
     deferrals: Deferrals,
     groups: Groups,
@@ -212,6 +217,7 @@ impl World {
             lent: HashMap::new(),
             released: HashMap::new(),
             held: (0..SLOTS + 2 * settings.seats.len()).map(|_| None).collect(),
+            windows: Windows::default(),
             regions: Regions::default(),
             deferrals: Deferrals::new(),
             groups: Groups::default(),
@@ -347,6 +353,11 @@ impl World {
             Step::Access { at, to, block, by, slot, fenced } => {
                 let (at, to) = (self.place(at), self.place(to));
                 self.access(at, to, usize::from(block), by, usize::from(slot), fenced)
+            }
+            Step::Window { at, nth, what } => self.window(self.place(at), usize::from(nth), what),
+            Step::Reach { at, to, nth, block, by, slot, fenced } => {
+                let (at, to) = (self.place(at), (self.place(to), usize::from(nth)));
+                self.reach(at, to, usize::from(block), by, usize::from(slot), fenced)
             }
             Step::Counter { counter, what } => self.counter(usize::from(counter), what),
             Step::SendWhen { at, to, len, counter, threshold, slot, safe } => {

@@ -41,6 +41,7 @@ impl World {
         self.quiet(false)?;
         self.excuse_starved_groups();
         self.look_for_endless()?;
+        self.close_windows();
         self.close_regions()?;
         self.close_everything()?;
         self.look_at_queues()?;

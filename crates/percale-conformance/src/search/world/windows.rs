@@ -1,0 +1,178 @@
+//! Windows of type 1: bound to blocks of regions, bound elsewhere, unbound, deallocated, while peers access memory by their keys.
+//!
+//! A window is used by its place's owner and reached by everybody. When a call that ends a key has returned, nobody is let in by it.
+
+use percale::{RemoteMemory, Window, WindowAccess, WindowType};
+
+use super::World;
+use super::accesses::{BLOCK, Memory, Target, WORDS};
+use crate::search::ledger::{Fault, Verdict};
+use crate::search::step::{AccessBy, BLOCKS, WindowStep};
+
+/// Windows of a run that are not deallocated.
+const OPEN: usize = 4;
+
+/// What a window is bound to.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    region: usize,
+    first: usize,
+    blocks: usize,
+    writes: bool,
+    name: RemoteMemory,
+}
+
+struct Known {
+    place: usize,
+    /// None once it was deallocated.
+    window: Option<Window>,
+    bound: Option<Bound>,
+    /// What its last dead key reached.
+    dead: Option<Bound>,
+}
+
+/// The windows of a run.
+#[derive(Default)]
+pub(super) struct Windows {
+    known: Vec<Known>,
+}
+
+impl World {
+    /// Something is done with a window of this place.
+    pub(super) fn window(&mut self, at: usize, nth: usize, what: WindowStep) -> Verdict {
+        if what == WindowStep::Open {
+            if self.windows.known.iter().filter(|one| one.window.is_some()).count() < OPEN {
+                let window = self.seats[at].domain.window(WindowType::One);
+                let window =
+                    window.map_err(|error| Fault::new("refused without a cause", format!("a window: {error}")))?;
+                self.windows.known.push(Known { place: at, window: Some(window), bound: None, dead: None });
+            }
+            return Ok(());
+        }
+        let open = |one: &Known| one.place == at && one.window.is_some();
+        let theirs: Vec<usize> =
+            (0..self.windows.known.len()).filter(|index| open(&self.windows.known[*index])).collect();
+        if theirs.is_empty() {
+            return Ok(());
+        }
+        let index = theirs[nth % theirs.len()];
+        match what {
+            WindowStep::Open => Ok(()),
+            WindowStep::Bind { region, first, blocks, writes } => {
+                let regions = self.regions.open_at(at);
+                if regions.is_empty() {
+                    return Ok(());
+                }
+                let region = regions[usize::from(region) % regions.len()];
+                let first = usize::from(first) % BLOCKS;
+                let blocks = (1 + usize::from(blocks)).min(BLOCKS - first);
+                self.bind_window(index, Some((region, first, blocks, writes)))
+            }
+            WindowStep::Unbind => self.bind_window(index, None),
+            WindowStep::Close | WindowStep::Drop => {
+                self.key_ends(index);
+                let known = &mut self.windows.known[index];
+                known.dead = known.bound.take().or(known.dead);
+                if let Some(window) = known.window.take()
+                    && what == WindowStep::Close
+                {
+                    // It waits for peers that do not move; then it is dropped.
+                    _ = window.close();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Operations that are under way through a window may be let in yet, and may not.
+    fn key_ends(&mut self, index: usize) {
+        for id in self.regions.through(index) {
+            if let Some(operation) = self.ledger.operation_mut(id) {
+                operation.may_be_denied = true;
+            }
+        }
+    }
+
+    /// Binds a window to blocks of a region, or to nothing.
+    fn bind_window(&mut self, index: usize, to: Option<(usize, usize, usize, bool)>) -> Verdict {
+        let at = self.windows.known[index].place;
+        // Any region will do for an empty range.
+        let Some(region) = to.map(|to| to.0).or_else(|| self.regions.open_at(at).first().copied()) else {
+            return Ok(());
+        };
+        self.key_ends(index);
+        let known = &mut self.windows.known[index];
+        let (Some(window), Some(memory)) = (&mut known.window, self.regions.memory(region)) else { return Ok(()) };
+        let (range, access) = match to {
+            None => (0..0, WindowAccess::READ),
+            Some((_, first, blocks, writes)) => {
+                let mut access = WindowAccess::READ;
+                access.set(WindowAccess::WRITE, writes);
+                ((first * BLOCK) as u64..((first + blocks) * BLOCK) as u64, access)
+            }
+        };
+        let bound = match memory {
+            Memory::Safe(region) => window.bind(region, range, access),
+            Memory::Raw(region, _) => window.bind(region, range, access),
+        };
+        known.dead = known.bound.take().or(known.dead);
+        match bound {
+            Ok(name) => {
+                let bound = to.map(|(region, first, blocks, writes)| Bound { region, first, blocks, writes, name });
+                known.bound = bound;
+                Ok(())
+            }
+            // The old key is dead.
+            Err(percale::memory::window::WindowError::Busy) => Ok(()),
+            Err(error) => Err(Fault::new("refused without a cause", format!("binding window {index}: {error}"))),
+        }
+    }
+
+    /// Accesses a place's memory through one of its windows, or by a dead key of one.
+    pub(super) fn reach(
+        &mut self,
+        at: usize,
+        (to, nth): (usize, usize),
+        block: usize,
+        by: AccessBy,
+        slot: usize,
+        fenced: bool,
+    ) -> Verdict {
+        let theirs: Vec<usize> =
+            (0..self.windows.known.len()).filter(|index| self.windows.known[*index].place == to).collect();
+        if theirs.is_empty() {
+            return Ok(());
+        }
+        let window = theirs[nth % theirs.len()];
+        let known = &self.windows.known[window];
+        // Now and then by a dead key.
+        let by_dead = known.bound.is_none() || block == 0;
+        let Some(Bound { region, first, blocks, writes, name }) = (if by_dead { known.dead } else { known.bound })
+        else {
+            return Ok(());
+        };
+        let words = BLOCKS - WORDS;
+        let is_word = by.is_word();
+        let fits = |block: &usize| if is_word { *block >= words } else { *block < words };
+        let blocks: Vec<usize> = (first..first + blocks).filter(fits).collect();
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let block = blocks[block % blocks.len()];
+        let begin = ((block - first) * BLOCK) as u64;
+        let remote = name.slice(begin..begin + by.len(BLOCK) as u64);
+        let must = by_dead || by.changes() && !writes;
+        // Where the region was dropped it is not said how long its windows last.
+        let may = must || self.regions.memory(region).is_none();
+        self.access_target(at, to, Target { region, block, remote, window: Some(window), may, must }, by, slot, fenced)
+    }
+
+    /// Deallocates all windows.
+    pub(super) fn close_windows(&mut self) {
+        for known in &mut self.windows.known {
+            if let Some(window) = known.window.take() {
+                _ = window.close();
+            }
+        }
+    }
+}
