@@ -67,6 +67,28 @@ fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
 }
 
 #[test]
+fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
+    for cma in [true, false] {
+        let kept = if cma { Kept::Heap } else { Kept::Arena };
+        let mut both = peers(cma, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
+        under_way(&mut both, &mut source, &mut target);
+        stopped(&both);
+        let [mut a, mut b] = both;
+        b.link.connection_end().set("closed");
+        while b.link.poll(9, &mut b.seen).is_ok() {}
+        let residue = b.link.residue().expect("the peer may still be copying");
+        // It has not noticed the end yet.
+        for _ in 0..10 {
+            let _over = a.link.poll(9, &mut a.seen);
+        }
+        assert!(a.seen.pushed.is_empty(), "ended before the connection: {:?}", a.seen.pushed);
+        assert_eq!(residue.release(), Some(Release::LetGo));
+        drop((a, b));
+    }
+}
+
+#[test]
 fn memory_is_given_back_when_the_process_ends() {
     let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
     let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());

@@ -47,7 +47,7 @@ fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied
         model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
         model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
         model.asked.store(true, Ordering::Release);
-        model.slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+        model.slot.puller.state.store(puller::LEFT, Ordering::SeqCst);
         let seen = is_let_go(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
         pusher.join().unwrap();
         assert!(is_let_go(&model.slot, &model.gone), "nobody ever lets go of this slot");

@@ -17,12 +17,14 @@
 //! pusher: may copy no more                  UNABLE
 //! puller: may copy no more, or saw UNABLE   FRAMES
 //! pusher: the puller said FRAMES            BOUNCE*
-//! pusher: all done, or the puller FINISHED, FAILED or REVOKED   CLOSED*
+//! puller: its link is over                  LEFT
+//! pusher: all done, or the puller FINISHED, FAILED, REVOKED or LEFT   CLOSED*
 //! ```
 //! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
 //! the slot again. The puller reports success when the pusher accepted (so the operation was not cancelled) and the two
 //! counts reach what is wanted; it reports failure only when the pusher can have no copy under way. The pusher reports
-//! when the counts are full or the puller is done.
+//! when the counts are full or the puller is done. For a puller that LEFT it reports nothing: how the operation ends is known
+//! when the end of the connection is noticed, and nothing is wrong with anybody's memory.
 //!
 //! The kernel may forbid at any time what it allowed when the connection was made (a seccomp filter, a change of credentials). Then
 //! the whole payload goes as frames, from its beginning: the puller decides so (FRAMES), so that no frame arrives for a pull that has
@@ -105,6 +107,7 @@ mod puller {
     pub(super) const FAILED: u32 = 2;
     pub(super) const REVOKED: u32 = 3;
     pub(super) const FRAMES: u32 = 4;
+    pub(super) const LEFT: u32 = 5;
 }
 
 /// A transfer's end, to be reported.

@@ -346,10 +346,11 @@ impl Pull {
         Ok(())
     }
 
-    /// Stops. Token and slot, if the pusher may be copying into our memory.
+    /// Stops, for a link that ends. Token and slot, if the pusher may be copying into our memory.
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
-        slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+        let state = if let Phase::Failed(_) = self.phase { puller::FAILED } else { puller::LEFT };
+        slot.puller.state.store(state, Ordering::SeqCst);
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
         (copies && !is_let_go(slot, pair.gone(1 - side))).then_some((self.token, self.slot))

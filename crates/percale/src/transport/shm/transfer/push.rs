@@ -208,6 +208,11 @@ impl Push {
     /// Lets go of the slot if the transfer is over; then how it ended.
     fn close(&self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
+            (puller::LEFT, _) => {
+                // Stops for good. The end of the connection is the operation's.
+                slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
+                return None;
+            }
             (puller::OPEN | puller::FRAMES, Phase::Failed(_)) => return None,
             (_, Phase::Failed(error)) => Err(error),
             (puller::FAILED, _) => Err(PullError::Fault),
