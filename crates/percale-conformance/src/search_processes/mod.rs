@@ -3,8 +3,8 @@
 //! A supervisor starts worker processes with a few endpoints each. The workers post random operations to each other and, now and then,
 //! do to themselves what happens in the life of a program: they close endpoints, drop futures, cancel, bind windows and take them back,
 //! fork, exec, exit, forbid kernel copies and mappings, run out of descriptors, take signals, lose connections. The supervisor kills and
-//! stops workers, starts others at their addresses or with their process ids, and plays strangers that connect over TCP, or are at the
-//! address of a worker that has ended. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
+//! stops workers, starts others at their addresses or with their process ids, and plays strangers that connect over TCP, are at the
+//! address of a worker that has ended, or stand between two workers. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
 //!
 //! * [`program`]: makes rounds until its time is over, and reports
 //! * [`plan`]: what a round does, and how a worker is told
@@ -15,7 +15,8 @@
 //! * `message`: contents that name their sender, receiver and number, and the check of their order
 //! * `graveyard`: memory that was given back, which must not change any more
 //! * `inherited`: calls on inherited objects in a forked child
-//! * `stranger`: a process that is no peer and connects nevertheless; `successor`: one at the address of a peer that has ended
+//! * `stranger`: a process that is no peer and connects nevertheless; `successor`: one at the address of a peer that has
+//!   ended; `proxy`: between two workers
 //!
 //! What is checked:
 //! 1. A message is what its sender posted, for the endpoint that received it, exactly once, and in the order of its sender.
@@ -33,6 +34,7 @@ mod inherited;
 mod message;
 pub mod plan;
 pub mod program;
+mod proxy;
 mod station;
 mod stranger;
 mod successor;

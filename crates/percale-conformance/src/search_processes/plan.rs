@@ -17,8 +17,20 @@ pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Events that may end connections or operations of others.
-const ENDING: [&str; 11] =
-    ["close", "exec", "exit", "kill", "files", "pose", "same-address", "same-pid", "reset", "successor", "no-mappings"];
+const ENDING: [&str; 12] = [
+    "close",
+    "exec",
+    "exit",
+    "kill",
+    "files",
+    "pose",
+    "same-address",
+    "same-pid",
+    "reset",
+    "successor",
+    "no-mappings",
+    "proxy",
+];
 
 /// Events after which no operation of a worker may fail.
 const HARMLESS: [&str; 13] = [

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use super::counts::Counts;
 use super::plan::{PART, PATIENCE, Plan};
+use super::proxy::Proxies;
 use super::{stranger, successor};
 use crate::random::Random;
 
@@ -44,6 +45,8 @@ struct Worker {
     counts: Counts,
     /// Since when the process has ended. Its output may be held open by a forked child.
     exited: Option<Instant>,
+    /// It has the addresses of those that were started with it.
+    met: bool,
 }
 
 enum Heard {
@@ -57,6 +60,7 @@ struct Round<'p> {
     workers: Vec<Worker>,
     /// Processes of workers that became another program. Forked children of theirs hold what they had open, so their output does not end.
     others: Vec<Child>,
+    proxies: Proxies,
     next: usize,
     lines: Receiver<Heard>,
     hear: Sender<Heard>,
@@ -81,6 +85,7 @@ pub fn run(plan: &Plan) -> Report {
         random,
         workers: Vec::new(),
         others: Vec::new(),
+        proxies: Proxies::default(),
         next: 0,
         lines,
         hear,
@@ -130,7 +135,19 @@ impl Round<'_> {
         let input = child.stdin.take();
         let (there, excused, idle, done, stopped) = (Vec::new(), false, false, false, None);
         let counts = Counts::default();
-        self.workers.push(Worker { number, child, input, there, excused, idle, done, stopped, counts, exited: None });
+        self.workers.push(Worker {
+            number,
+            child,
+            input,
+            there,
+            excused,
+            idle,
+            done,
+            stopped,
+            counts,
+            exited: None,
+            met: false,
+        });
         let known = self.workers.iter().flat_map(|worker| &worker.there);
         let known = known.map(|(port, id)| format!("there {port} {id}")).chain(self.regions.iter().cloned());
         let known = known.collect::<Vec<_>>();
@@ -188,6 +205,9 @@ impl Round<'_> {
         match words[0] {
             "fault" => self.fault(format!("worker {number}: {}", &line[6..])),
             "there" => {
+                if self.plan.has("proxy") && self.random.below(2) == 0 {
+                    self.put_proxy(value(1) as u16);
+                }
                 self.workers[at].there.push((value(1) as u16, value(2) as u16));
                 self.tell_all(line);
             }
@@ -210,12 +230,24 @@ impl Round<'_> {
                 self.others.push(worker.child);
             }
             "counts" => self.workers[at].counts = Counts::read(&words[1..]).unwrap_or_default(),
+            "met" => self.workers[at].met = true,
             "idle" => self.workers[at].idle = true,
             "done" => {
                 self.workers[at].done = true;
                 self.workers[at].counts = Counts::read(&words[1..]).unwrap_or_default();
             }
             _ => {}
+        }
+    }
+
+    /// Some of the others will call this endpoint through a proxy.
+    fn put_proxy(&mut self, port: u16) {
+        let seed = self.random.next();
+        if let Some(proxy) = self.proxies.before(port, seed) {
+            self.report.counts.lives += 1;
+            let line = format!("proxy {port} {proxy}");
+            self.tell_all(&line);
+            self.regions.push(line);
         }
     }
 
@@ -252,13 +284,18 @@ impl Round<'_> {
     /// Lets things happen for the active time of the round.
     fn happen(&mut self) {
         let begun = Instant::now();
-        let until = Instant::now() + self.plan.active + Duration::from_secs(1);
+        let until = Instant::now() + Duration::from_secs(20);
         let known = |round: &Self| round.workers.iter().map(|worker| worker.there.len()).sum::<usize>();
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.hear(Duration::from_millis(10));
         }
-        // Who takes a message now, knows its sender.
+        // Each knows the others' addresses before any of them sends: who receives a message knows its sender then.
+        self.tell_all("meet");
+        while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
+            self.hear(Duration::from_millis(10));
+        }
         self.tell_all("go");
+        let until = Instant::now() + self.plan.active;
         while Instant::now() < until && self.report.faults.is_empty() {
             let pause = Duration::from_millis(5 + self.random.below(200) as u64);
             self.hear(pause);

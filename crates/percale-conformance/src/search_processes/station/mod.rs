@@ -109,9 +109,13 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    pub(super) fn peer(&mut self, port: u16) -> PeerAddress {
-        let vector = &self.vector;
-        *self.peers.entry(port).or_insert_with(|| vector.insert(format!("127.0.0.1:{port}")).expect("an address"))
+    /// The endpoint at this port, which is called at `way`.
+    pub(super) fn peer(&mut self, port: u16, way: u16) -> PeerAddress {
+        let insert = |port: u16| self.vector.insert(format!("127.0.0.1:{port}")).expect("an address");
+        *self.peers.entry(port).or_insert_with(|| {
+            let own = insert(port);
+            if way == port { own } else { insert(way) }
+        })
     }
 
     /// Takes it back from the futures, which are gone, and closes it. Its memory is buried.
@@ -234,7 +238,7 @@ impl<A: Ownership + 'static> Station<A> {
     /// Sends something to a peer.
     pub(super) fn send(&mut self, ledger: &mut Ledger) {
         let Some((port, peer_id)) = ledger.some_peer() else { return };
-        let peer = self.peer(port);
+        let peer = self.peer(port, ledger.book.way_to(port));
         let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED, BAD][ledger.random.below(8)];
         let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
         // Only the kernel may find out that memory cannot be written: long messages from memory that no peer maps.
@@ -383,7 +387,7 @@ impl<A: Ownership + 'static> Station<A> {
     /// Reads, writes or changes a peer's region.
     pub(super) fn access(&mut self, ledger: &mut Ledger) {
         let Some((port, remote, region)) = ledger.some_region() else { return };
-        let peer = self.peer(port);
+        let peer = self.peer(port, ledger.book.way_to(port));
         let cells = remote.len as usize / CELL;
         let len = (1 + ledger.random.below(cells)).min(if ledger.random.below(3) > 0 { 64 } else { cells }) * CELL;
         let at = ledger.random.below(cells - len / CELL + 1) * CELL;
@@ -483,7 +487,9 @@ impl<A: Ownership + 'static> Station<A> {
     /// Answers requests.
     pub(super) fn answer(&mut self, ledger: &mut Ledger) {
         for (peer, tag, len) in std::mem::take(&mut self.owed) {
-            let Some(port) = self.vector.lookup(peer).map(|address| address.port()) else { continue };
+            let Some(port) = self.vector.lookup(peer).map(|address| ledger.book.behind(address.port())) else {
+                continue;
+            };
             if !self.send_as(ledger, peer, port, ANSWER, Some(tag), len, None) && self.owed.len() < 200 {
                 self.owed.push((peer, tag, len));
             }

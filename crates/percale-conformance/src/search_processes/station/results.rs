@@ -160,7 +160,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
         if entry.source != PeerAddress::UNSPECIFIED
             && let (Some(from), Some(port)) = (self.vector.lookup(entry.source), ledger.book.port_of(identity.sender))
-            && from.port() != port
+            && ledger.book.behind(from.port()) != port
         {
             let own = self.port;
             ledger.fault(&format!("at port {own}: {identity:?} of port {port} is reported as one of {from}"));

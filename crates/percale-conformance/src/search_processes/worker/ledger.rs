@@ -67,6 +67,9 @@ pub(crate) struct Book {
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
     regions: Vec<Remote>,
+    /// Ports of proxies, by the ports of their endpoints, and the reverse.
+    proxies: HashMap<u16, u16>,
+    behind: HashMap<u16, u16>,
     /// Ports of listeners, some of them gone.
     listeners: Vec<u16>,
 }
@@ -88,6 +91,10 @@ impl Book {
                 }
                 self.gone.insert(id, Instant::now());
             }
+            Some(&"proxy") => {
+                self.proxies.insert(number(1) as u16, number(2) as u16);
+                self.behind.insert(number(2) as u16, number(1) as u16);
+            }
             Some(&"listener") => {
                 self.listeners.push(number(1) as u16);
                 if self.listeners.len() > 10 {
@@ -107,6 +114,16 @@ impl Book {
 
     pub(crate) fn port_of(&self, id: u16) -> Option<u16> {
         self.ports.get(&id).copied()
+    }
+
+    /// Where to call the endpoint at this port.
+    pub(crate) fn way_to(&self, port: u16) -> u16 {
+        self.proxies.get(&port).copied().unwrap_or(port)
+    }
+
+    /// The port of the endpoint that is called at this one.
+    pub(crate) fn behind(&self, port: u16) -> u16 {
+        self.behind.get(&port).copied().unwrap_or(port)
     }
 
     pub(crate) fn gone_for(&self, id: u16) -> Option<Duration> {

@@ -172,12 +172,11 @@ impl<A: Open> Worker<A> {
         let resets = self.ledger.random.below(2) == 0;
         self.happened();
         self.ledger.note(|| format!("ends the connection of descriptor {fd}, by a reset: {resets}"));
-        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
-        // SAFETY: the address is read during the call; what becomes of the connection is what a peer or a network may do to it.
-        let reset = resets && unsafe { libc::connect(fd, &raw const nowhere, size_of_val(&nowhere) as u32) } == 0;
-        if !reset {
-            // SAFETY: as above; a Unix socket cannot be reset.
-            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        // SAFETY: no descriptor is closed here; what becomes of the connection is what a peer or a network may do to it.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        if !resets || rustix::net::connect_unspec(file).is_err() {
+            // A Unix socket cannot be reset.
+            ignored(rustix::net::shutdown(file, rustix::net::Shutdown::Both));
         }
     }
 

@@ -355,6 +355,8 @@ impl<A: Open> Worker<A> {
             self.input.drain(..=end);
             self.ledger.note(|| format!("heard {line}"));
             match &*line {
+                // All addresses that were heard before are in the vectors by now.
+                "meet" => self.ledger.say("met"),
                 "go" => self.going = true,
                 "dump" => self.ledger.dump(),
                 "finish" => {
@@ -367,7 +369,7 @@ impl<A: Open> Worker<A> {
             let ports = self.ledger.book.ports();
             for station in &mut self.stations {
                 for &port in &ports {
-                    station.peer(port);
+                    station.peer(port, self.ledger.book.way_to(port));
                 }
             }
         }
