@@ -111,6 +111,8 @@ impl<A: Ownership + 'static> Station<A> {
 
     /// The endpoint at this port, which is called at `way`.
     pub(super) fn peer(&mut self, port: u16, way: u16) -> PeerAddress {
+        // An endpoint that calls itself through a proxy is refused: it is not met at the address that it called.
+        let way = if port == self.port { port } else { way };
         let insert = |port: u16| self.vector.insert(format!("127.0.0.1:{port}")).expect("an address");
         *self.peers.entry(port).or_insert_with(|| {
             let own = insert(port);
