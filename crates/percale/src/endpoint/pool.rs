@@ -19,7 +19,7 @@
 
 mod many;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,6 +46,9 @@ pub(crate) struct Pool {
     state: ProcessMutex<State>,
 }
 
+/// Sources of addresses that are kept without looking whether anything needs them.
+const NAMES: usize = 1024;
+
 #[derive(Debug)]
 struct State {
     /// Untagged and tagged.
@@ -53,6 +56,10 @@ struct State {
     members: Table<Member>,
     /// The sources that stand for addresses at which no other incarnation was met.
     names: HashMap<At, u64>,
+    /// They are looked through when there are so many.
+    names_limit: usize,
+    /// A receive was directed at an address at some time: sources are kept for those that wait, wherever they are.
+    directed: bool,
     /// The incarnations to which some member has a connection.
     up: HashMap<u128, Up>,
     /// Addresses at which an incarnation was met that has the source of another address.
@@ -238,7 +245,25 @@ impl State {
         let source = up.source;
         self.up.remove(&incarnation);
         self.aliases.retain(|_, other| *other != incarnation);
+        if self.names.len() >= self.names_limit && !self.directed {
+            self.forget_names();
+        }
         (!self.is_up(source)).then_some(source)
+    }
+
+    /// Forgets the sources of addresses at which nobody is met, and of which no message is here: peers come and go.
+    #[cold]
+    fn forget_names(&mut self) {
+        let mut used: HashSet<u64> = self.up.values().map(|up| up.source).collect();
+        for table in &mut self.tables {
+            let look = |envelope: Envelope, _, _: &Announced| {
+                used.insert(envelope.source);
+                false
+            };
+            table.extract_held(look).for_each(drop);
+        }
+        self.names.retain(|_, source| used.contains(source));
+        self.names_limit = self.names.len().saturating_mul(2).max(NAMES);
     }
 
     fn is_up(&self, source: u64) -> bool {
@@ -324,6 +349,8 @@ impl Pool {
             tables: [Matching::new(), Matching::new()],
             members: Table::new(),
             names: HashMap::new(),
+            names_limit: NAMES,
+            directed: false,
             up: HashMap::new(),
             aliases: HashMap::new(),
             nameless: HashMap::new(),
@@ -395,6 +422,7 @@ impl Pool {
                 let context = u16::try_from(from.0.checked_shr(u64::BITS - bits).unwrap_or(0));
                 let (Some(address), Ok(context)) = (vector.lookup(from), context) else { return Err(unknown) };
                 state.members.iter().for_each(|(_, member)| member.tell(Note::LookFor(from)));
+                state.directed = true;
                 Source::From(state.source_at((address, context)))
             }
         };

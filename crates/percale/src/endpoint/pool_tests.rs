@@ -109,3 +109,26 @@ fn ctx_008_a_buffer_for_many_is_released_by_its_last_part() {
         assert_eq!(ends.into_inner().unwrap(), [false, true], "the end that releases it is the last in the queue");
     }
 }
+
+#[test]
+fn addresses_of_peers_that_are_gone_are_forgotten_unless_their_messages_are_here() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    let peer = |number: u16| {
+        let at = Some((std::net::SocketAddr::from(([127, 0, 0, 1], number)), 0));
+        Sender { slot: 1, at, incarnation: number.into() }
+    };
+    let (first, names) = (peer(1), || shared.pool.lock().unwrap().names.len());
+    member.connected(first);
+    assert!(member.announce(first, true, 5, 8, held).is_none());
+    assert!(member.disconnected(first).is_empty());
+    for number in 2..20_000 {
+        member.connected(peer(number));
+        assert!(member.disconnected(peer(number)).is_empty());
+        assert!(names() <= 2 * NAMES, "{} addresses are kept", names());
+    }
+    // The message that the first one left is from its address still.
+    let mut state = shared.pool.lock().unwrap();
+    let source = state.source_at(first.at.unwrap());
+    assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: Source::From(source) }).is_some());
+}
