@@ -18,20 +18,21 @@
 //! Locks: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls no engine.
 
 mod many;
+mod notes;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 pub(crate) use self::many::Many;
+use self::notes::Notes;
+pub(crate) use self::notes::{Note, Over};
 use super::engine::peers::At;
-use super::engine::types::Notify;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
 use super::shared_receive::Owed;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
-use crate::completion::entry::{Entry, ErrorEntry};
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
 use crate::memory::forked::ProcessMutex;
@@ -130,50 +131,6 @@ struct Announced {
 struct Member {
     bell: Arc<Bell>,
     notes: Arc<Notes>,
-}
-
-/// What members are told.
-#[derive(Debug)]
-pub(crate) enum Note {
-    /// This message of yours has this receive, which was posted with this pattern.
-    Fill { tagged: bool, held: Held, receive: Waiting, pattern: Pattern },
-    /// A receive waits for this peer.
-    LookFor(PeerAddress),
-    /// A receive waits for the peer at this address, whose connection to another member ended.
-    LookAt(At),
-    /// This receive was cancelled.
-    Canceled { tagged: bool, receive: Waiting },
-    /// A receive has ended that another member had taken, whose own queue is gone.
-    Over(Box<Over>),
-}
-
-/// The end of a receive, which is still to be reported.
-#[derive(Debug)]
-pub(crate) struct Over {
-    pub(crate) notify: Notify,
-    /// It is a part of this buffer, and ends when it is reported.
-    pub(crate) part: Option<Arc<Many>>,
-    pub(crate) result: Result<Entry, ErrorEntry>,
-}
-
-/// The notes for one member.
-#[derive(Debug, Default)]
-struct Notes {
-    any: AtomicBool,
-    list: Mutex<Vec<Note>>,
-}
-
-impl Notes {
-    fn add(&self, note: Note) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
-        self.any.store(true, Ordering::Release);
-    }
-
-    fn take(&self) -> Vec<Note> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *list)
-    }
 }
 
 impl Member {

@@ -1,5 +1,7 @@
 //! A pool and its members, without endpoints.
 
+use std::sync::Mutex;
+
 use super::*;
 use crate::{Segment, SharedReceive};
 

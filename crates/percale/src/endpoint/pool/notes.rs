@@ -1,0 +1,55 @@
+//! What the endpoints of a shared receive context are told: notes, which each reads at its progress.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::many::Many;
+use super::{At, Waiting};
+use crate::address::PeerAddress;
+use crate::completion::entry::{Entry, ErrorEntry};
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::matching::{Held, Pattern};
+
+/// What members are told.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// This message of yours has this receive, which was posted with this pattern.
+    Fill { tagged: bool, held: Held, receive: Waiting, pattern: Pattern },
+    /// A receive waits for this peer.
+    LookFor(PeerAddress),
+    /// A receive waits for the peer at this address, whose connection to another member ended.
+    LookAt(At),
+    /// This receive was cancelled.
+    Canceled { tagged: bool, receive: Waiting },
+    /// A receive has ended that another member had taken, whose own queue is gone.
+    Over(Box<Over>),
+}
+
+/// The end of a receive, which is still to be reported.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) notify: Notify,
+    /// It is a part of this buffer, and ends when it is reported.
+    pub(crate) part: Option<Arc<Many>>,
+    pub(crate) result: Result<Entry, ErrorEntry>,
+}
+
+/// The notes for one member.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    pub(super) any: AtomicBool,
+    list: Mutex<Vec<Note>>,
+}
+
+impl Notes {
+    pub(super) fn add(&self, note: Note) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub(super) fn take(&self) -> Vec<Note> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *list)
+    }
+}
