@@ -51,6 +51,12 @@ pub(crate) fn harmless<T>(_: T) -> bool {
     true
 }
 
+/// As [`harmless`], of a call that returns nothing.
+pub(crate) fn done(call: impl FnOnce()) -> bool {
+    call();
+    true
+}
+
 /// Calls `fork` while threads do these things over and over.
 pub(crate) fn while_busy(what: &[&(dyn Fn(&AtomicBool) + Sync)], fork: impl FnOnce()) {
     /// Ends the threads, also if a case fails.

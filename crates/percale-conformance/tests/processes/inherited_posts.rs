@@ -20,7 +20,7 @@ use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
 
 use crate::inherited_calls::{MOMENT, case};
-use crate::inherited_objects::{Device as Registrar, harmless, while_busy};
+use crate::inherited_objects::{Device as Registrar, done, harmless, while_busy};
 
 crate::on!(shm, tcp: {
     flt_010_each_posting_call_on_what_a_child_inherited_is_refused,
@@ -132,20 +132,20 @@ fn completion() {
     while_busy(&[&fill, &count, &tell], || {
         for _ in 0..10 {
             case("queue: reserve", || queue.reserve().is_err());
-            case("queue: push", || harmless(queue.push(Entry::default())));
+            case("queue: push", || done(|| queue.push(Entry::default())));
             case("queue: push_error", || {
-                harmless(queue.push_error(ErrorEntry::new(Entry::default(), ErrorCode::Canceled)))
+                done(|| queue.push_error(ErrorEntry::new(Entry::default(), ErrorCode::Canceled)))
             });
             case("queue: update", || queue.update(|ring| ring.len()) == 0);
             case("queue: is_empty", || queue.is_empty());
             case("counter: read", || harmless((counter.read(), counter.read_error(), counter.value())));
-            case("counter: add_error", || harmless(counter.add_error(1)));
-            case("counter: set", || harmless(counter.set(7)));
-            case("counter: set_error", || harmless(counter.set_error(7)));
+            case("counter: add_error", || done(|| counter.add_error(1)));
+            case("counter: set", || done(|| counter.set(7)));
+            case("counter: set_error", || done(|| counter.set_error(7)));
             case("counter: has_work", || !counter.has_work());
             case("counter: wait_since", || counter.wait_since(u64::MAX, 0, None).is_err());
             case("counter: descriptor", || counter.descriptor().is_err());
-            case("events: push", || harmless(events.push(Event::Lost { count: 1 })));
+            case("events: push", || done(|| events.push(Event::Lost { count: 1 })));
             case("events: write_later", || events.write_later(|| None).is_err());
             case("events: is_empty", || events.is_empty());
         }
@@ -238,8 +238,8 @@ fn fixed_buffers(domain: &Domain) {
     case("fixed buffers: lane", || buffers.lane().read(&mut page, &file, 0).is_err());
     case("fixed buffers: table", || harmless((buffers.table().made(), buffers.table().registered())));
     case("fixed buffers: stats", || harmless((buffers.stats(), buffers.explanation(), buffers.ordinary_transfers())));
-    case("fixed buffers: sweep", || harmless(buffers.sweep()));
-    case("fixed buffers: flush", || harmless(buffers.flush()));
+    case("fixed buffers: sweep", || done(|| buffers.sweep()));
+    case("fixed buffers: flush", || done(|| buffers.flush()));
     case("fixed lane: write", || lane.write(&page, &file, 0).is_err());
     case("fixed lane: read", || lane.read(&mut page, &file, 0).is_err());
     case("fixed lane: send", || lane.send(&page, &file).is_err());
