@@ -204,10 +204,7 @@ impl<A: Open> Worker<A> {
         action.sa_sigaction = nothing as *const () as usize;
         // SAFETY: the handler does nothing.
         unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) };
-        let often = libc::timeval { tv_sec: 0, tv_usec: (40 << self.ledger.random.below(6)) as i64 };
-        let timer = libc::itimerval { it_interval: often, it_value: often };
-        // SAFETY: as above.
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+        interrupt_every(40 << self.ledger.random.below(6));
     }
 
     fn few_files(&mut self) {
@@ -219,4 +216,12 @@ impl<A: Open> Worker<A> {
         self.ledger.note(|| format!("may have {now:?} descriptors and has {open}"));
         ignored(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: now, maximum: most }));
     }
+}
+
+/// Has a signal sent every so many microseconds; with 0, no more.
+pub(super) fn interrupt_every(microseconds: i64) {
+    let often = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+    let timer = libc::itimerval { it_interval: often, it_value: often };
+    // SAFETY: the timer is read during the call alone, and nothing is written.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
 }

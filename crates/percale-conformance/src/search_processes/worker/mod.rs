@@ -574,6 +574,8 @@ impl<A: Open> Worker<A> {
         }
         self.close_connections();
         self.close_windows();
+        // What follows is the worker's own; so many signals would only slow it down.
+        life::interrupt_every(0);
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);
         while !self.regions.is_empty() && Instant::now() < until {
             self.close_region();
