@@ -3,8 +3,9 @@
 //! Each endpoint (a *member*) keeps its unexpected messages itself and *announces* them here. A message looks for a receive, and is
 //! announced if there is none, under one lock; so does a receive look for a message before it waits. So of a message and a receive
 //! that fit, one finds the other, and both are taken in order, whatever member they belong to. Who posts a receive that finds a
-//! message leaves a *note* for its member, which fills the receive at its progress. A member's message may be gone by then (its
-//! sender died): the receive comes back and looks again. A receive of the endpoint's own takes a message that is not promised so, and takes
+//! message leaves a *note* for its member, which fills the receive at its progress, or when it closes. A member's message may be gone by then
+//! (its sender died): the receive comes back and looks again, unless a younger one was given a message meanwhile; then it ends in error, as if it
+//! had been filled at once. A receive of the endpoint's own takes a message that is not promised so, and takes
 //! back what was announced of it in the same step: a shared receive that was given it would otherwise look again behind younger ones, which
 //! had been given later messages.
 //!
@@ -26,7 +27,7 @@ use std::sync::{Arc, MutexGuard};
 
 pub(crate) use self::many::Many;
 use self::notes::Notes;
-pub(crate) use self::notes::{Note, Over};
+pub(crate) use self::notes::{Note, Over, Promise};
 use super::engine::peers::At;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
 use super::shared_receive::Owed;
@@ -71,6 +72,8 @@ struct State {
     next_source: u64,
     /// The number of the next receive.
     next_receive: u64,
+    /// Untagged and tagged: no receive that was given a message has this number or a higher one.
+    given: [u64; 2],
     /// That of the first member that has one.
     vector: Option<AddressVector>,
     /// A multi-receive buffer with less than this left takes no more messages.
@@ -270,7 +273,15 @@ impl State {
                 }
                 _ => (Keep::Remove, None),
             })?;
-        part.or(whole)
+        let receive = part.or(whole)?;
+        self.gives(tagged, receive.number);
+        Some(receive)
+    }
+
+    /// A receive is given a message.
+    fn gives(&mut self, tagged: bool, number: u64) {
+        let given = &mut self.given[usize::from(tagged)];
+        *given = (*given).max(number + 1);
     }
 
     /// Gives a receive to the messages that are here for it; what is left of it waits.
@@ -291,7 +302,9 @@ impl State {
                 }
                 _ => (receive, None),
             };
-            member.tell(Note::Fill { tagged, held: message.held, receive: part, pattern });
+            let number = part.number;
+            member.tell(Note::Fill(Promise { tagged, held: message.held, receive: part, pattern }));
+            self.gives(tagged, number);
             match rest {
                 Some(rest) => receive = rest,
                 None => return,
@@ -313,6 +326,7 @@ impl Pool {
             nameless: HashMap::new(),
             next_source: 0,
             next_receive: 0,
+            given: [0; 2],
             vector: None,
             multi_minimum,
             unreported: Vec::new(),
@@ -527,15 +541,21 @@ impl Membership {
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// A receive whose message is gone looks for another.
-    pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) {
-        let Some(mut state) = self.pool.lock() else { return };
+    /// A receive whose message is gone looks for another. It is handed back, to end in error, if a younger one was given a message since it was
+    /// posted: what it found now would be out of order.
+    #[must_use]
+    pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) -> Option<Waiting> {
+        let mut state = self.pool.lock()?;
         let many = match &receive.kind {
             Kind::Many(many) => many,
             // Nobody waits for it any more: it takes no other message.
             Kind::Safe(owed, _) if owed.is_abandoned() => {
                 drop(state);
-                return drop(receive);
+                drop(receive);
+                return None;
+            }
+            Kind::Plain | Kind::Safe(..) if state.given[usize::from(tagged)] > receive.number + 1 => {
+                return Some(receive);
             }
             Kind::Plain | Kind::Safe(..) => {
                 // At its place, before those that were posted after it.
@@ -543,7 +563,7 @@ impl Membership {
                 let younger = state.take_from(tagged, |_, other| other.number > number);
                 state.post(tagged, pattern, receive);
                 younger.into_iter().for_each(|(pattern, receive)| state.post(tagged, pattern, receive));
-                return;
+                return None;
             }
         };
         // Its part stays unused; the whole is released if that was the last.
@@ -552,6 +572,29 @@ impl Membership {
         if released {
             state.tell_any(Note::Canceled { tagged, receive });
         }
+        None
+    }
+
+    /// Takes part no more. Its messages go with it, except those that were given a receive before.
+    pub(crate) fn leave(&self) -> Vec<Promise> {
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
+        if state.members.remove(self.id).is_none() {
+            return Vec::new();
+        }
+        state.nameless.retain(|(member, _), _| *member != self.id);
+        state.leave(self.id);
+        for table in &mut state.tables {
+            table.extract_held(|_, _, message| message.member == self.id).for_each(drop);
+        }
+        let mut promises = Vec::new();
+        for note in self.notes.take() {
+            match note {
+                Note::Fill(promise) => promises.push(promise),
+                Note::LookFor(_) | Note::LookAt(_) => {}
+                end @ (Note::Canceled { .. } | Note::Over(_)) => state.tell_any(end),
+            }
+        }
+        promises
     }
 
     /// There is a connection to this peer.
@@ -622,25 +665,12 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Its messages go with it; receives that it was to fill look for others.
+    /// An endpoint has left before; of what never became one, the messages go with it, and receives that it was to fill look for others.
     fn drop(&mut self) {
-        let Some(mut state) = self.pool.lock() else { return };
-        state.members.remove(self.id);
-        state.nameless.retain(|(member, _), _| *member != self.id);
-        state.leave(self.id);
-        for table in &mut state.tables {
-            table.extract_held(|_, _, message| message.member == self.id).for_each(drop);
-        }
-        drop(state);
-        for note in self.notes.take() {
-            match note {
-                Note::Fill { tagged, receive, pattern, .. } => self.give_back(tagged, pattern, receive),
-                Note::LookFor(_) | Note::LookAt(_) => {}
-                end @ (Note::Canceled { .. } | Note::Over(_)) => {
-                    if let Some(mut state) = self.pool.lock() {
-                        state.tell_any(end);
-                    }
-                }
+        for Promise { tagged, receive, pattern, .. } in self.leave() {
+            let over = self.give_back(tagged, pattern, receive);
+            if let (Some(receive), Some(mut state)) = (over, self.pool.lock()) {
+                state.tell_any(Note::Canceled { tagged, receive });
             }
         }
     }

@@ -27,10 +27,10 @@ fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) 
     shared.pool.post(&work, &mut None).unwrap();
 }
 
-/// Gives back the receive that the only note is about.
-fn give_back(member: &Membership) {
+/// Gives back the receive that the only note is about; is handed that one if it is over.
+fn give_back(member: &Membership) -> Option<Waiting> {
     match member.take_notes().pop() {
-        Some(Note::Fill { tagged, receive, pattern, .. }) => member.give_back(tagged, pattern, receive),
+        Some(Note::Fill(Promise { tagged, receive, pattern, .. })) => member.give_back(tagged, pattern, receive),
         other => panic!("{other:?}"),
     }
 }
@@ -41,7 +41,7 @@ fn ctx_008_a_dropped_receive_whose_message_is_gone_takes_no_other() {
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
     drop(shared.recv(vec![0; 8]).unwrap());
-    give_back(&member);
+    assert!(give_back(&member).is_none());
     assert!(member.meet(sender(), false, 0, 8).is_none(), "it takes a message that nobody waits for");
 }
 
@@ -51,10 +51,38 @@ fn ctx_007_a_receive_whose_message_is_gone_waits_before_those_posted_after_it() 
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
     (0..4).for_each(|context| post(&shared, context, Segment::EMPTY, OpFlags::empty()));
-    give_back(&member);
+    assert!(give_back(&member).is_none());
     for context in 0..4 {
         assert_eq!(member.meet(sender(), false, 0, 8).map(|receive| receive.context), Some(context));
     }
+}
+
+/// What it would be given now came behind a message that a younger one has.
+#[test]
+fn ctx_007_a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it() {
+    let shared = SharedReceive::new();
+    let (member, held) = member(&shared);
+    assert!(member.announce(sender(), false, 0, 8, held).is_none());
+    (0..3).for_each(|context| post(&shared, context, Segment::EMPTY, OpFlags::empty()));
+    let meet = || member.meet(sender(), false, 0, 8).map(|receive| receive.context);
+    assert_eq!(meet(), Some(1));
+    assert_eq!(give_back(&member).map(|receive| receive.context), Some(0));
+    assert_eq!((meet(), meet()), (Some(2), None));
+}
+
+/// A member that leaves fills what it was to fill: nothing of that waits again behind younger ones.
+#[test]
+fn ctx_008_a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
+    let shared = SharedReceive::new();
+    let ((first, held), (second, other)) = (member(&shared), member(&shared));
+    assert!(first.announce(sender(), false, 0, 8, held).is_none());
+    assert!(second.announce(sender(), false, 0, 8, other).is_none());
+    (0..3).for_each(|context| post(&shared, context, Segment::EMPTY, OpFlags::empty()));
+    let promises = first.leave();
+    assert_eq!(promises.iter().map(|promise| promise.receive.context).collect::<Vec<_>>(), [0]);
+    drop(first);
+    assert_eq!(second.meet(sender(), false, 0, 8).map(|receive| receive.context), Some(2));
+    drop(promises);
 }
 
 #[test]

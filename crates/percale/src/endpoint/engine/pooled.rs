@@ -12,7 +12,7 @@ use super::peers::State;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern};
-use crate::endpoint::pool::{Kind, Many, Note, Over, Sender, Waiting};
+use crate::endpoint::pool::{Kind, Many, Membership, Note, Over, Promise, Sender, Waiting};
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::Head;
@@ -157,6 +157,29 @@ impl Core {
         if self.queue_of(Side::Receive).is_none() {
             self.heir = Some(Arc::clone(pool.pool()));
         }
+        // Those that were given messages here are among them: others may have been given later messages meanwhile.
+        for promise in pool.leave() {
+            if let Some(gone) = self.keep_promise(promise) {
+                self.promise_over(&pool, gone);
+            }
+        }
+    }
+
+    /// A shared receive was given a message that is kept here: hands it back if that is gone.
+    fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
+        let Some(message) = self.table(promise.tagged).take(promise.held) else { return Some(promise) };
+        let receive = self.shared_receive(promise.receive);
+        self.fill(message, receive);
+        None
+    }
+
+    /// A shared receive was given a message that is gone.
+    #[cold]
+    fn promise_over(&mut self, pool: &Membership, promise: Promise) {
+        let Promise { tagged, receive, pattern, .. } = promise;
+        let Some(receive) = pool.give_back(tagged, pattern, receive) else { return };
+        let why = "its message went with the message's sender, and later ones were received meanwhile";
+        self.end_shared(tagged, receive, ErrorCode::PeerDied, why);
     }
 
     /// Shared receives that only this peer could have satisfied end in error.
@@ -223,17 +246,13 @@ impl Core {
     /// A note about a receive.
     fn read_note(&mut self, note: Note) {
         match note {
-            Note::Fill { tagged, held, receive, pattern } => match self.table(tagged).take(held) {
-                Some(message) => {
-                    let receive = self.shared_receive(receive);
-                    self.fill(message, receive);
+            Note::Fill(promise) => {
+                let Some(gone) = self.keep_promise(promise) else { return };
+                if let Some(pool) = self.pool.take() {
+                    self.promise_over(&pool, gone);
+                    self.pool = Some(pool);
                 }
-                None => {
-                    if let Some(pool) = &self.pool {
-                        pool.give_back(tagged, pattern, receive);
-                    }
-                }
-            },
+            }
             Note::Canceled { tagged, receive } => {
                 self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
             }

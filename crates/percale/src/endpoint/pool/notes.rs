@@ -13,8 +13,8 @@ use crate::endpoint::matching::{Held, Pattern};
 /// What members are told.
 #[derive(Debug)]
 pub(crate) enum Note {
-    /// This message of yours has this receive, which was posted with this pattern.
-    Fill { tagged: bool, held: Held, receive: Waiting, pattern: Pattern },
+    /// A message of yours has a receive.
+    Fill(Promise),
     /// A receive waits for this peer.
     LookFor(PeerAddress),
     /// A receive waits for the peer at this address, whose connection to another member ended.
@@ -23,6 +23,16 @@ pub(crate) enum Note {
     Canceled { tagged: bool, receive: Waiting },
     /// A receive has ended that another member had taken, whose own queue is gone.
     Over(Box<Over>),
+}
+
+/// A receive for a message that a member keeps.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pub(crate) tagged: bool,
+    pub(crate) held: Held,
+    pub(crate) receive: Waiting,
+    /// What it was posted with.
+    pub(crate) pattern: Pattern,
 }
 
 /// The end of a receive, which is still to be reported.
