@@ -13,7 +13,7 @@ use percale::{
 
 use crate::fabric::Fabric;
 use crate::memory::Memory;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Receive, Send};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
@@ -304,6 +304,36 @@ pub fn members_that_disagree_are_told<F: Fabric>() {
     let groups = group_of(&mesh, 4);
     let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
     all_good(&mesh, barriers);
+}
+
+/// Fences are for operations to a peer, which those of groups are not: a fenced message does not wait for what other members have yet to
+/// post, and groups do not wait for a fenced message.
+pub fn fences_and_groups_do_not_wait_for_each_other<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let groups = group_of(&mesh, 2);
+    let target = Memory::blank(8);
+    for (from, to) in [(0, 1), (1, 0)] {
+        for len in [8, F::BULK] {
+            let sum = |rank: usize| {
+                groups[rank].allreduce(AtomicOp::Sum, Datatype::U8, vec![1; len]).start().expect("it is posted")
+            };
+            let send = |tag: u64, flags| mesh.send(from, to, Send::of(Memory::content(tag, 8)).tag(tag).with(flags));
+            let receive = |tag: u64| mesh.receive(to, Receive::into(target).tag(tag, 0));
+            let posted = sum(from);
+            mesh.turns(3);
+            let (received, fenced) = (receive(2), send(2, OpFlags::FENCE));
+            mesh.all_done([received, fenced]);
+            let all = vec![posted, sum(to)];
+            all_good(&mesh, all);
+            let (first, fenced) = (send(1, OpFlags::DELIVERY_COMPLETE), send(2, OpFlags::FENCE));
+            let all = vec![sum(from), sum(to)];
+            all_good(&mesh, all);
+            let again = group_of(&mesh, 2);
+            let barriers = again.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+            all_good(&mesh, barriers);
+            mesh.all_done([receive(1), first, receive(2), fenced]);
+        }
+    }
 }
 
 /// A member closes in the middle: the operations of all others end, in error, and nobody joins with it any more.

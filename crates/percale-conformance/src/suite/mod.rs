@@ -333,6 +333,7 @@ macro_rules! conformance {
                 trig_013_a_receive_sets_a_send_off;
             collectives:
                 members_that_disagree_are_told,
+                fences_and_groups_do_not_wait_for_each_other,
                 flt_003_a_member_that_leaves_holds_nobody_up;
             joins:
                 flt_003_a_restarted_member_joins_anew,

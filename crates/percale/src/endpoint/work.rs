@@ -13,7 +13,8 @@ bitflags! {
         const COMPLETION = 1;
         /// More operations follow at once: the transport may gather them (FI_MORE).
         const MORE = 1 << 1;
-        /// Start only after every earlier operation to the same peer has completed (FI_FENCE).
+        /// Start only after every earlier operation to the same peer has completed (FI_FENCE). Operations of groups are not to a peer:
+        /// fences do not wait for them, and they do not wait for fences.
         const FENCE = 1 << 2;
         /// The buffer may be reused when the call returns (FI_INJECT); at most [`INJECT_LIMIT`] bytes.
         const INJECT = 1 << 3;

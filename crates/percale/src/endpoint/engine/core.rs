@@ -392,8 +392,17 @@ impl Core {
         if send.payload == Payload::Over && !send.ack {
             let (notify, entry) = (send.notify, send.entry());
             self.sends.remove(id);
-            self.peers.finished(to);
+            self.send_over(to, notify);
             self.complete(Side::Transmit, notify, entry);
+        }
+    }
+
+    /// A send that waited for its peer has ended.
+    #[inline]
+    fn send_over(&mut self, to: Connection, notify: Notify) {
+        self.peers.finished(to);
+        if notify == Notify::Collective {
+            self.peers.finished_for_group(to);
         }
     }
 
@@ -405,7 +414,7 @@ impl Core {
         if !send.ack {
             self.sends.remove(id);
         }
-        self.peers.finished(to);
+        self.send_over(to, send.notify);
         self.fail(Side::Transmit, send.notify, ErrorEntry::new(send.entry(), error).with_text(why.to_owned()));
     }
 

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use super::budget::Budget;
 use super::known::Known;
 use super::sockets::Sockets;
-use super::types::Pending;
+use super::types::{Pending, Work};
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
@@ -70,6 +70,8 @@ pub(crate) struct Peer {
     pub(crate) pending: VecDeque<Pending>,
     /// Operations that wait for it.
     outstanding: u32,
+    /// Those of them that are messages of groups.
+    of_groups: u32,
     /// Accesses to its memory that it executes, or that have yet to end otherwise.
     pub(crate) executed: u32,
     /// Accesses that we make by RDMA and that have yet to end.
@@ -125,6 +127,7 @@ impl Peer {
             lost: false,
             pending: VecDeque::new(),
             outstanding: 0,
+            of_groups: 0,
             executed: 0,
             direct: 0,
             impatience: 0,
@@ -382,7 +385,12 @@ impl Peers {
             self.by_socket.insert(real, &self.list);
         }
         self.list[real as usize].aliased = true;
-        self.list[real as usize].pending.extend(moved);
+        for waiting in moved {
+            match waiting.work {
+                Work::Collective(_) => self.queue_for_group(real, waiting),
+                _ => self.list[real as usize].pending.push_back(waiting),
+            }
+        }
         self.known.rename(slot, real);
         let (peer, last) = self.last.get();
         self.last.set((peer, if last == slot { real } else { last }));
@@ -498,10 +506,32 @@ impl Peers {
         peer.outstanding = peer.outstanding.saturating_sub(1);
     }
 
-    /// Whether no send waits for this peer, so that a fence may pass.
+    /// One of the sends that wait for this peer is a message of a group: it ends when the peer's application posts the operation, which no
+    /// fence waits for.
+    pub(crate) fn started_for_group(&mut self, slot: Connection) {
+        self.list[slot as usize].of_groups += 1;
+    }
+
+    /// It has ended.
+    #[cold]
+    pub(crate) fn finished_for_group(&mut self, slot: Connection) {
+        let peer = &mut self.list[slot as usize];
+        peer.of_groups = peer.of_groups.saturating_sub(1);
+    }
+
+    /// Whether no send waits for this peer but those of groups, so that a fence may pass.
     #[inline]
     pub(crate) fn is_settled(&self, slot: Connection) -> bool {
-        self.list[slot as usize].outstanding == 0
+        let peer = &self.list[slot as usize];
+        peer.outstanding == peer.of_groups
+    }
+
+    /// Puts a message of a group in line: behind those of groups, before all else. Operations that wait here may wait for what the peer's
+    /// application does when the group's operation is over.
+    pub(crate) fn queue_for_group(&mut self, slot: Connection, message: Pending) {
+        let pending = &mut self.list[slot as usize].pending;
+        let last = pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
+        pending.insert(last.map_or(0, |last| last + 1), message);
     }
 
     /// Whether frames of this peer are taken.
@@ -549,7 +579,7 @@ impl Peers {
         peer.state = State::Idle;
         peer.incarnation = 0;
         peer.serial = 0;
-        peer.outstanding = 0;
+        (peer.outstanding, peer.of_groups) = (0, 0);
         (peer.executed, peer.direct, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0, 0);
         (peer.notices, peer.serving, peer.staged) = (0, 0, 0);
         peer.counts = Counts::empty();

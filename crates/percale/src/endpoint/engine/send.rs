@@ -307,7 +307,9 @@ pub(super) fn transmit_collective(
         let work = message.to_send();
         // The group keeps its memory until the transfers of its operation have ended.
         let posted = || Posted::lent(work);
-        return transmit_tracked(link, core, slot, &work, notify, head, kind, posted).map(|()| false);
+        transmit_tracked(link, core, slot, &work, notify, head, kind, posted)?;
+        core.peers.started_for_group(slot);
+        return Ok(false);
     }
     head.len = len as u32;
     link.send(&head, &message.segments, false)?;

@@ -277,7 +277,7 @@ impl Engine {
     #[cold]
     fn send_to_member_later(&mut self, slot: Connection, message: &GroupMessage) {
         let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective };
-        self.core.peers.get_mut(slot).pending.push_back(pending);
+        self.core.peers.queue_for_group(slot, pending);
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
         }
