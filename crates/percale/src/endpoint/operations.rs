@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use super::shared_receive::Owed;
-use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::errands::Errands;
 use crate::memory::buffer::Buffer;
 use crate::table::{Id, Table};
@@ -99,6 +99,19 @@ impl Operations {
         }
         slot.results.push_back(result);
         self.errands.wake(slot.waker.take());
+    }
+
+    /// The endpoint is closed, and has ended what it knew of. What is left waits for a counter whose last handle is being dropped: it comes too
+    /// late to be begun.
+    #[cold]
+    pub(crate) fn end_all(&mut self, why: &str) {
+        self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
+        let left: Vec<_> = self.slots.iter().filter(|(_, slot)| !slot.done).map(|(id, _)| id).collect();
+        for id in left {
+            let entry = Entry { context: id.to_u64(), ..Entry::default() };
+            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text(why.to_owned());
+            self.finish(id.to_u64(), Err(error));
+        }
     }
 
     /// Declares an operation to have many results, until one says that the buffer is released.
@@ -193,7 +206,6 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::completion::entry::ErrorCode;
 
     fn entry(id: OperationId) -> Entry {
         Entry { context: id.to_u64(), ..Entry::default() }

@@ -46,6 +46,7 @@ impl Engine {
         self.attempts.clear();
         self.connector = Connector::Closed;
         (self.closed, self.process) = (true, Process::nowhere());
+        self.core.operations.end_all(WHY);
         self.core.operations.add_errands(crate::endpoint::reactor::forget(self.id));
     }
 

@@ -1,0 +1,45 @@
+//! An endpoint that is closed while the last handle of a counter is being dropped, for which operations of the endpoint wait.
+
+#![forbid(unsafe_code)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use percale::{Counter, Info, SharedEndpoint};
+
+/// Closes an endpoint when it is woken.
+struct Closes(Mutex<Option<SharedEndpoint>>);
+
+impl Wake for Closes {
+    fn wake(self: Arc<Self>) {
+        let endpoint = self.0.lock().unwrap().take();
+        assert!(endpoint.is_none_or(|endpoint| endpoint.close().is_ok()));
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {}
+}
+
+#[test]
+fn operations_of_a_counter_that_is_being_dropped_end_when_their_endpoint_is_closed() {
+    let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
+    let vector = domain.address_vector().build().expect("a vector");
+    let open = || domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");
+    let (one, other, counter) = (open(), open(), Counter::new());
+    // What was queued last is taken back first: its waker closes the endpoint of the one before.
+    let receiving =
+        |endpoint: &'static SharedEndpoint| endpoint.recv(vec![7; 64]).when(&counter, 5).start().expect("it is posted");
+    let one: &'static SharedEndpoint = Box::leak(Box::new(one));
+    let other: &'static SharedEndpoint = Box::leak(Box::new(other));
+    let (first, second) = (receiving(one), receiving(other));
+    let waker = Waker::from(Arc::new(Closes(Mutex::new(Some(one.clone())))));
+    let mut second = pin!(second);
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(counter);
+    assert!(one.is_closed() && !other.is_closed());
+    let end = pin!(first).poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = end else { panic!("the receive has not ended: {end:?}") };
+    assert_eq!(error.buffer.expect("the buffer comes back").len(), 64);
+    let Poll::Ready(Err(_)) = second.poll(&mut Context::from_waker(&waker)) else { panic!("it was not taken back") };
+}
