@@ -1,22 +1,28 @@
-//! Log events of code that runs under a lock, emitted when the lock is no longer held.
+//! Log events of code that runs under a lock, or in a thread that others wait for, emitted where there is neither.
 //!
 //! A subscriber of `tracing` is the application's code: it may call the library, and it may panic. Code that may run while an engine is borrowed
 //! or locked, or a table is half changed, therefore notes its events with [`later!`], and [`flush`] emits them: at the end of every call of
-//! an endpoint, in the loops of the library's threads, and when a thread ends. Not even the subscriber's filter is asked before. A
-//! panic of the subscriber ends at the event that it came from.
+//! an endpoint, and when a thread ends. Not even the subscriber's filter is asked before. A panic of the subscriber ends at the event that it
+//! came from.
+//!
+//! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records over the library would wait
+//! there for what only that thread does. Such a thread calls [`emit_elsewhere`], and a thread that is there while there are events emits
+//! them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::errands::contained;
+use crate::memory::forked::PerProcess;
 
-/// Events that a thread keeps; more are lost.
+/// Events that a thread keeps; so many are kept of all threads that emit none. More are lost.
 const LIMIT: usize = 256;
 
 /// Events that wait in any thread.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-type Event = Box<dyn FnOnce()>;
+type Event = Box<dyn FnOnce() + Send>;
 
 /// The events of one thread.
 struct Events(RefCell<Vec<Event>>);
@@ -27,13 +33,61 @@ impl Drop for Events {
     }
 }
 
+/// The events of the threads that emit none.
+#[derive(Default)]
+struct Elsewhere {
+    events: Vec<Event>,
+    /// There is a thread that emits them, and looks once more before it ends.
+    emitted: bool,
+}
+
 thread_local! {
     static EVENTS: Events = const { Events(RefCell::new(Vec::new())) };
+    static EMITS_NONE: Cell<bool> = const { Cell::new(false) };
+}
+
+static ELSEWHERE: PerProcess<Mutex<Elsewhere>> = PerProcess::new();
+
+/// From now on another thread emits what this one notes.
+pub(crate) fn emit_elsewhere() {
+    EMITS_NONE.set(true);
+}
+
+/// Has an event emitted by a thread of its own. If there can be none, the events wait for the next one.
+fn hand_over(event: Event) {
+    let Ok(elsewhere) = ELSEWHERE.get_or_make() else { return };
+    let lock = move || elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = lock();
+    if list.events.len() < LIMIT {
+        list.events.push(event);
+    }
+    if std::mem::replace(&mut list.emitted, true) {
+        return;
+    }
+    drop(list);
+    let emit = move || {
+        loop {
+            let mut list = lock();
+            let events = std::mem::take(&mut list.events);
+            if events.is_empty() {
+                list.emitted = false;
+                return;
+            }
+            drop(list);
+            events.into_iter().for_each(emit_one);
+        }
+    };
+    if std::thread::Builder::new().name("percale-log".to_owned()).spawn(emit).is_err() {
+        lock().emitted = false;
+    }
 }
 
 /// Notes an event, which `emit` emits.
 #[cold]
-pub(crate) fn note(emit: impl FnOnce() + 'static) {
+pub(crate) fn note(emit: impl FnOnce() + Send + 'static) {
+    if EMITS_NONE.get() {
+        return hand_over(Box::new(emit));
+    }
     // A thread that is ending has no list any more, and its events are lost.
     let noted = EVENTS.try_with(|events| {
         let events = &mut *events.0.borrow_mut();
@@ -60,9 +114,11 @@ pub(crate) fn flush() {
 
 fn emit_all(events: Vec<Event>) {
     WAITING.fetch_sub(events.len(), Ordering::Relaxed);
-    for event in events {
-        contained("a log subscriber panicked", event);
-    }
+    events.into_iter().for_each(emit_one);
+}
+
+fn emit_one(event: Event) {
+    contained("a log subscriber panicked", event);
 }
 
 /// As the macros of `tracing`, for code that may run under a lock: `later!(warn: %error, "what happened")`.
@@ -97,9 +153,9 @@ pub(crate) use later;
 mod tests {
     use std::path::Path;
 
-    /// What runs under the lock of an endpoint emits no events itself.
+    /// What runs under the lock of an endpoint, or in a thread that others wait for, emits no events itself.
     #[test]
-    fn code_under_locks_notes_its_events() {
+    fn code_under_locks_and_in_threads_of_the_library_notes_its_events() {
         fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
@@ -112,9 +168,17 @@ mod tests {
         }
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut found = Vec::new();
-        for folder in ["endpoint/engine", "transport/shm", "transport/tcp", "transport/verbs", "transport/loopback"] {
+        for folder in [
+            "endpoint/engine",
+            "transport/shm",
+            "transport/tcp",
+            "transport/verbs",
+            "transport/loopback",
+            "transport/connect",
+        ] {
             files(&root.join(folder), &mut found);
         }
+        found.push(root.join("endpoint/reactor.rs"));
         assert!(found.len() > 50);
         for path in found {
             let text = std::fs::read_to_string(&path).unwrap();

@@ -112,6 +112,11 @@ impl CacheNote {
             tracing::info!("{self}");
         }
     }
+
+    /// As [`tell`](Self::tell), under the lock of an endpoint.
+    fn tell_later(self) {
+        crate::later::note(move || self.tell());
+    }
 }
 
 impl fmt::Display for CacheNote {
@@ -286,11 +291,11 @@ impl Registers for DeviceMemory {
     fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>> {
         let open = || match self.settings.open(registrar, self.imported.get()) {
             Ok(OpenedCache { cache, notes }) => {
-                notes.iter().for_each(CacheNote::tell);
+                notes.into_iter().for_each(CacheNote::tell_later);
                 Some(cache)
             }
             Err(error) => {
-                tracing::warn!(%error, "no registration cache: long accesses over verbs are executed by their targets");
+                crate::later::later!(warn: %error, "no registration cache: long accesses over verbs are executed by their targets");
                 None
             }
         };

@@ -79,9 +79,8 @@ impl Reactor {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // The application closed the descriptor, say. The looks go on.
-                    errands::contained("a log subscriber panicked", || {
-                        tracing::error!(%error, "the reactor cannot wait; futures are woken every {LOOK:?}");
-                    });
+                    let every = LOOK;
+                    crate::later::later!(error: %error, ?every, "the reactor cannot wait; futures are woken at intervals");
                     std::thread::sleep(LOOK);
                     look = Some(Instant::now());
                 }

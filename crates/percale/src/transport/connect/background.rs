@@ -12,6 +12,8 @@ use std::{fmt, io};
 
 use rustix::thread::CpuSet;
 
+use crate::later::later;
+
 /// Threads of a crew at most, and of those that work for one peer.
 const THREADS: usize = 8;
 const FOR_ONE_PEER: usize = THREADS / 2;
@@ -82,7 +84,7 @@ impl<J: Job> Crew<J> {
             crew.work();
         };
         if let Err(error) = std::thread::Builder::new().name(self.name.to_owned()).spawn(work) {
-            tracing::warn!(%error, name = self.name, "no thread: its work is done by whoever wants it");
+            later!(warn: %error, name = self.name, "no thread: its work is done by whoever wants it");
             self.work();
         }
     }
@@ -122,12 +124,13 @@ impl<J: Job> Jobs<J> {
 }
 
 /// Lets the calling thread run on every processor that its process may use (the kernel cuts the set down to the process's
-/// cpuset), and takes real-time priority from it.
+/// cpuset), and takes real-time priority from it. Its log events are emitted elsewhere.
 pub(crate) fn step_back() {
+    crate::later::emit_elsewhere();
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
     if let Err(error) = rustix::thread::sched_setaffinity(None, &all) {
-        tracing::warn!(%error, "a thread of the library stays on the processors of whoever started it");
+        later!(warn: %error, "a thread of the library stays on the processors of whoever started it");
     }
     // SAFETY: takes an integer; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -136,7 +139,7 @@ pub(crate) fn step_back() {
         // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } != 0 {
             let error = io::Error::last_os_error();
-            tracing::warn!(%error, "a thread of the library keeps its starter's priority");
+            later!(warn: %error, "a thread of the library keeps its starter's priority");
         }
     }
 }

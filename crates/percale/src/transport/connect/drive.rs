@@ -17,6 +17,7 @@ use super::reactor::{Held, Reactor, plain};
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, listen};
+use crate::later::later;
 use crate::memory::interrupted::uninterrupted;
 use crate::wire::hello::{
     Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
@@ -150,7 +151,7 @@ impl Reactor {
                 Some(Ok(true)) => return Next::Shm,
                 Some(Ok(false)) => true,
                 Some(Err(degraded)) => {
-                    tracing::debug!(?degraded, "a meeting was not confirmed");
+                    later!(debug: ?degraded, "a meeting was not confirmed");
                     setup.meeting = None;
                     false
                 }
@@ -333,7 +334,7 @@ impl Reactor {
             Ok(true) => setup.whereabouts = Whereabouts::Met,
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, "a caller's address could not be called");
+                later!(debug: %error, "a caller's address could not be called");
                 if matches!(error, ConnectError::Descriptors { .. }) {
                     setup.refusal = Some(Why::Descriptors);
                 }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::later::later;
 use crate::transport::host;
 use crate::wire::hello::Incarnation;
 
@@ -66,7 +67,7 @@ pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(Owne
 
 fn meeting_place(incarnation: &Incarnation) -> Option<OwnedFd> {
     unix_listener(incarnation)
-        .inspect_err(|error| tracing::warn!(%error, "no Unix socket can be opened: local peers are reached over TCP"))
+        .inspect_err(|error| later!(warn: %error, "no Unix socket can be opened: local peers are reached over TCP"))
         .ok()
 }
 

@@ -25,6 +25,7 @@ use super::background::{Crew, Job};
 use super::reactor::Reactor;
 use super::service::{Command, Shared};
 use super::setup::{Next, Setup, Side, commit, reason};
+use crate::later::later;
 use crate::transport::verbs::{Adapter, Wire, errno_of};
 use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};
@@ -200,6 +201,6 @@ fn unpaired(setup: &mut Setup, errno: u32) -> Next {
 }
 
 fn failed(error: &io::Error) -> u32 {
-    tracing::warn!(%error, "no queue pair");
+    later!(warn: %error, "no queue pair");
     errno_of(error).cast_unsigned()
 }

@@ -28,6 +28,7 @@ use super::pairing::Pairs;
 use super::passing;
 use super::service::{Command, Naming, Opened, Shared};
 use super::setup::Setup;
+use crate::later::later;
 use crate::memory::barrier;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
@@ -179,7 +180,7 @@ impl Reactor {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "epoll failed: no more connections can be made");
+                    later!(error: %error, "epoll failed: no more connections can be made");
                     return;
                 }
             }
@@ -208,7 +209,7 @@ impl Reactor {
         if let Err(error) = rustix::io::read(&self.shared.wake, &mut [0u8; 8])
             && error != Errno::AGAIN
         {
-            tracing::error!(%error, "the connection service's wake-up failed");
+            later!(error: %error, "the connection service's wake-up failed");
         }
         for command in self.shared.take() {
             match command {
@@ -296,7 +297,7 @@ impl Reactor {
     /// Takes a socket back from epoll before it is handed on.
     pub(super) fn unregister(&self, socket: &OwnedFd) {
         if let Err(error) = epoll::delete(&self.epoll, socket) {
-            tracing::debug!(%error, "a socket was not registered");
+            later!(debug: %error, "a socket was not registered");
         }
     }
 
@@ -309,7 +310,7 @@ impl Reactor {
             if let Some(socket) = socket
                 && let Err(error) = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
             {
-                tracing::error!(%error, "a listener cannot be watched: nobody can connect to this endpoint");
+                later!(error: %error, "a listener cannot be watched: nobody can connect to this endpoint");
             }
         }
     }
@@ -324,7 +325,7 @@ impl Reactor {
         let listeners = &endpoint.opened.listeners;
         for socket in listeners.tcp.iter().chain(&listeners.unix) {
             if let Err(error) = epoll::delete(&self.epoll, socket) {
-                tracing::debug!(%error, "a listener was not registered");
+                later!(debug: %error, "a listener was not registered");
             }
         }
         self.wake_at(due, id);
@@ -344,7 +345,7 @@ impl Reactor {
                 // As far as it goes: the caller finds a closed connection at worst, and tries again.
                 let heard = rustix::net::recv(&socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
                 let told = rustix::net::send(&socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-                tracing::debug!(?heard, ?told, "a caller was turned away: no descriptors left");
+                later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");
             }
         }
         self.reserve = reserve().ok();
@@ -370,7 +371,7 @@ impl Reactor {
                 // The caller is gone already.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "no calls can be taken for a moment");
+                    later!(warn: %error, "no calls can be taken for a moment");
                     self.rest(id);
                     return None;
                 }
@@ -401,7 +402,7 @@ impl Reactor {
         if let Err(error) =
             rustix::net::sockopt::set_tcp_nodelay(socket, true).and_then(|()| self.register(socket, id, false))
         {
-            tracing::warn!(%error, "a call could not be taken");
+            later!(warn: %error, "a call could not be taken");
             return;
         }
         self.wake_at(setup.due, id);
@@ -469,7 +470,7 @@ impl Reactor {
     }
 
     fn drop_unproven(&mut self, id: u64, serial: u64, seen: bool) {
-        tracing::warn!("too many peers that cannot be met at their addresses: the oldest connection is closed");
+        later!(warn: "too many peers that cannot be met at their addresses: the oldest connection is closed");
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let incarnation = endpoint.held.iter().find(|(_, held)| held.serial == serial).map(|(peer, _)| *peer);
         match incarnation {
@@ -504,7 +505,7 @@ impl Reactor {
             let due = Instant::now() + endpoint.opened.timeout;
             let caller = self.number();
             if let Err(error) = self.register(&socket, caller, true) {
-                tracing::warn!(%error, "a local call could not be taken");
+                later!(warn: %error, "a local call could not be taken");
                 continue;
             }
             self.wake_at(due, caller);
@@ -523,7 +524,7 @@ impl Reactor {
                 return;
             }
             Err(degraded) => {
-                tracing::debug!(?degraded, "a local call came to nothing");
+                later!(debug: ?degraded, "a local call came to nothing");
                 return;
             }
         };
@@ -539,7 +540,7 @@ impl Reactor {
         match Meeting::answer(&bell, socket, &offer, descriptors) {
             Ok(meeting) => {
                 if let Err(error) = self.register(meeting.control(), setup, true) {
-                    tracing::warn!(%error, "a meeting cannot go on");
+                    later!(warn: %error, "a meeting cannot go on");
                     return;
                 }
                 if let Some(setup) = self.setups.get_mut(&setup) {
@@ -547,7 +548,7 @@ impl Reactor {
                 }
                 self.drive(setup);
             }
-            Err(degraded) => tracing::debug!(?degraded, "a meeting failed; the peer goes on over TCP"),
+            Err(degraded) => later!(debug: ?degraded, "a meeting failed; the peer goes on over TCP"),
         }
     }
 
@@ -557,7 +558,7 @@ impl Reactor {
         let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &watched.control, data(UNIX), epoll::EventFlags::RDHUP));
         if let Err(error) = result {
-            tracing::error!(%error, "a peer cannot be watched: its death will be noticed late");
+            later!(error: %error, "a peer cannot be watched: its death will be noticed late");
         }
         self.watches.insert(serial, Watch { endpoint, incarnation, watched });
     }
@@ -568,7 +569,7 @@ impl Reactor {
         if let Some(Watch { watched, .. }) = self.take_watch(serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
         {
-            tracing::debug!(%error, "a control socket was closed already");
+            later!(debug: %error, "a control socket was closed already");
         }
     }
 
@@ -577,7 +578,7 @@ impl Reactor {
         let watch = self.watches.remove(&serial)?;
         for fd in [watch.watched.process.pidfd(), watch.watched.control.as_fd()] {
             if let Err(error) = epoll::delete(&self.epoll, fd) {
-                tracing::debug!(%error, "a peer was not watched");
+                later!(debug: %error, "a peer was not watched");
             }
         }
         Some(watch)

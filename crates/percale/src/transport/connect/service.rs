@@ -19,6 +19,7 @@ use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
+use crate::later::later;
 use crate::memory::forked::{Process, ProcessMutex};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
@@ -183,7 +184,7 @@ impl Shared {
         }
         // The counter cannot be full: the thread empties it before it takes the commands.
         if let Err(error) = uninterrupted(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes())) {
-            tracing::error!(%error, "the connection service could not be woken");
+            later!(error: %error, "the connection service could not be woken");
         }
     }
 
@@ -326,7 +327,7 @@ impl Drop for Service {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the connection service panicked");
+            later!(error: "the connection service panicked");
         }
     }
 }
@@ -432,7 +433,7 @@ impl Drop for Registration {
         self.service.shared.send(Command::Close(self.id, done));
         // An error means that the thread is gone, and with it the listeners.
         if closed.recv().is_err() {
-            tracing::debug!("the connection service ended before an endpoint");
+            later!(debug: "the connection service ended before an endpoint");
         }
     }
 }

@@ -6,6 +6,7 @@ use super::ConnectError;
 use super::mailbox::{Made, Notice, PeerIdentity};
 use super::reactor::{Held, Reactor};
 use super::setup::{Next, Setup, Side, Stage, drain, reason};
+use crate::later::later;
 use crate::wire::hello::{Incarnation, random};
 
 /// How long a refusal may take to arrive.
@@ -146,7 +147,7 @@ impl Reactor {
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
         {
-            tracing::warn!(from = %setup.remote, %error, "a call was turned away");
+            later!(warn: from = %setup.remote, %error, "a call was turned away");
             owner.post(Notice::TurnedAway { from: setup.remote, error });
         }
     }

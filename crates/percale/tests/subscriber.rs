@@ -1,0 +1,105 @@
+//! A log subscriber is the application's code: in whatever thread of the library an event comes up, it may panic, and it may use the
+//! library. A program of its own: the subscriber is that of the whole process.
+
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percale::{Info, PeerAddress, SharedEndpoint};
+use tracing::span;
+
+/// How long anything may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static EVENTS: AtomicU32 = AtomicU32::new(0);
+static PANICS: AtomicBool = AtomicBool::new(true);
+static COLLECTOR: Mutex<Option<(SharedEndpoint, PeerAddress)>> = Mutex::new(None);
+
+/// Panics, or sends what it is told to a collector, over the library.
+struct Subscriber;
+
+impl tracing::Subscriber for Subscriber {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("percale") && *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        if PANICS.load(Ordering::SeqCst) {
+            EVENTS.fetch_add(1, Ordering::SeqCst);
+            panic!("a subscriber that panics");
+        }
+        let collector = COLLECTOR.lock().unwrap().take();
+        if let Some((endpoint, collector)) = collector {
+            endpoint.send(collector, "a record").wait().expect("it is sent");
+            EVENTS.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A stranger that does not speak the protocol: it is turned away, which is logged.
+fn stranger(at: SocketAddr) {
+    let mut socket = TcpStream::connect(at).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.write_all(&[0x55; 4096]).ok(); // It may have been hung up already.
+    socket.read_to_end(&mut Vec::new()).ok();
+}
+
+fn logged(before: u32) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while EVENTS.load(Ordering::SeqCst) == before {
+        assert!(std::time::Instant::now() < until, "nothing was logged");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn log_subscribers_may_panic_and_use_the_library() {
+    tracing::subscriber::set_global_default(Subscriber).expect("the only one");
+    let open = || {
+        let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
+        let vector = domain.address_vector().build().expect("a vector");
+        let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");
+        (endpoint, vector)
+    };
+    let ((one, vector), (other, _)) = (open(), open());
+    let other = Arc::new(other);
+    let peer = vector.insert(other.address()).expect("an address");
+    for panics in [true, false] {
+        PANICS.store(panics, Ordering::SeqCst);
+        let receiver = Arc::clone(&other);
+        let received = std::thread::spawn(move || {
+            let messages = if panics { 1 } else { 2 };
+            (0..messages).for_each(|_| drop(receiver.recv(vec![0; 64]).wait().expect("a message")));
+        });
+        if !panics {
+            // A peer that has no connection yet: making it takes the thread that makes connections.
+            let (fresh, vector) = open();
+            let peer = vector.insert(other.address()).expect("an address");
+            *COLLECTOR.lock().unwrap() = Some((fresh.clone(), peer));
+            let before = EVENTS.load(Ordering::SeqCst);
+            stranger(fresh.address());
+            logged(before);
+        } else {
+            let before = EVENTS.load(Ordering::SeqCst);
+            stranger(one.address());
+            logged(before);
+            stranger(one.address());
+        }
+        let sent = one.send(peer, vec![1; 8]).start().expect("it is posted").wait_for(PATIENCE);
+        sent.expect("connections are still made");
+        received.join().expect("all was received");
+    }
+}
