@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::direct::Claims;
 use super::ring::{Area, Credits, LINE, Line};
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::rundown;
 
@@ -94,7 +94,8 @@ pub(super) struct Half {
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) Half);
 
-/// Whether a side has stopped copying to and from the other's memory in transfers, for good. Written by that side alone.
+/// Whether a side has stopped copying to and from the other's memory in transfers, and lends its own for reading no more, for good.
+/// Written by that side alone.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Gone(AtomicU32);
@@ -105,9 +106,16 @@ impl Gone {
         Self(AtomicU32::new(0))
     }
 
-    /// After the last copy of this side.
+    /// After the last copy of this side, and before memory that it offered is used for anything else.
     pub(super) fn set(&self) {
         self.0.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether what was just read of the side's memory may be something else than what it had offered.
+    pub(super) fn was_set(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.is_set()
     }
 
     /// Once true, always true; the side's copies are then over, and visible.

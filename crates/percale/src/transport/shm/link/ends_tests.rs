@@ -89,6 +89,33 @@ fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
 }
 
 #[test]
+fn what_its_sender_took_back_is_not_delivered() {
+    for (cma, turns) in [(true, 0), (true, 3), (false, 0), (false, 3)] {
+        let kept = if cma { Kept::Heap } else { Kept::Arena };
+        let mut both = peers(cma, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
+        View::of(&vec![7; LEN]).copy_into(&source.segments(), 0);
+        under_way(&mut both, &mut source, &mut target);
+        for _ in 0..turns {
+            both.iter_mut().for_each(|peer| assert!(peer.link.poll(9, &mut peer.seen).unwrap()));
+        }
+        let [mut a, mut b] = both;
+        assert!(a.link.residue().is_none(), "nothing of ours is copied to");
+        drop(a);
+        // The send has failed: its memory is used for something else.
+        View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
+        for _ in 0..200 {
+            b.link.poll(9, &mut b.seen).unwrap(); // It has not noticed the end yet.
+        }
+        assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
+        b.link.connection_end().set("closed");
+        while b.link.poll(9, &mut b.seen).is_ok() {}
+        assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
+        assert!(b.link.residue().is_none(), "waits for a peer that has let go of everything");
+    }
+}
+
+#[test]
 fn memory_is_given_back_when_the_process_ends() {
     let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
     let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());

@@ -76,6 +76,28 @@ fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
 }
 
 #[test]
+fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
+    for (kept, cma) in WAYS.into_iter().filter(|(kept, cma)| *kept == Kept::Arena || *cma) {
+        let mut both = peers(cma, HEAP);
+        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, Kept::Arena));
+        let revocable = Revocable::new(target.segments());
+        let offer = offer(&mut both, Some(&mut source));
+        let (head, request) = pull(&mut both, &offer, &revocable.lease(), 7);
+        both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
+        revocable.revoke();
+        let [mut a, mut b] = both;
+        b.link.poll(9, &mut b.seen).unwrap(); // It says why it stops.
+        b.link.connection_end().set("closed");
+        while b.link.poll(9, &mut b.seen).is_ok() {}
+        assert!(b.link.residue().is_none(), "nobody else writes there");
+        for _ in 0..10 {
+            let _over = a.link.poll(9, &mut a.seen);
+        }
+        assert_eq!(a.seen.pushed, [(3, Err(PullError::Gone))]);
+    }
+}
+
+#[test]
 fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);

@@ -1,4 +1,4 @@
-//! A puller opens a slot while its pusher lets go of everything.
+//! A puller opens a slot, or reads, while its pusher lets go of everything.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,5 +54,22 @@ fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied
         if let Some(seen) = seen {
             assert_eq!(seen, model.copied.load(Ordering::Relaxed), "copied after it had let go");
         }
+    });
+}
+
+#[test]
+fn what_a_puller_counts_was_read_before_its_pusher_used_that_memory_again() {
+    loom::model(|| {
+        let model = Arc::new((AtomicU64::new(7), Gone::for_model()));
+        let pusher = thread::spawn({
+            let model = Arc::clone(&model);
+            move || {
+                model.1.set();
+                model.0.store(9, Ordering::Relaxed);
+            }
+        });
+        let read = model.0.load(Ordering::Relaxed);
+        assert!(model.1.was_set() || read == 7, "it counts what was not sent");
+        pusher.join().unwrap();
     });
 }

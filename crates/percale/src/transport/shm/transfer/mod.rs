@@ -22,7 +22,8 @@
 //! ```
 //! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
 //! the slot again. The puller reports success when the pusher accepted (so the operation was not cancelled) and the two
-//! counts reach what is wanted; it reports failure only when the pusher can have no copy under way. The pusher reports
+//! counts reach what is wanted, among which is no chunk that it read when the pusher's link was over; it reports failure only when the
+//! pusher can have no copy under way. The pusher reports
 //! when the counts are full or the puller is done. For a puller that LEFT it reports nothing: how the operation ends is known
 //! when the end of the connection is noticed, and nothing is wrong with anybody's memory.
 //!
@@ -37,6 +38,10 @@
 //! # Letting go
 //! A side whose link is over writes its [`Gone`](super::pair::Gone) word, once and for good, after its last copy. It covers all slots,
 //! also those that are opened later by a puller that has not noticed yet: opening a slot never takes the word back.
+//!
+//! Its operations end then, and the memory that they sent from is used for something else, or is gone, while the puller may still read
+//! it. So the puller looks at the word after each chunk that it read: once it is set the chunk is not counted, and a copy that failed is
+//! no fault of memory.
 //!
 //! # Memory that can be revoked
 //! Its owner alone copies: a destination is then not named in the request, nor a source in the offer, so the other side has
@@ -281,7 +286,7 @@ impl Transfers {
     /// Stops all transfers, and lets go of what is the peer's. True once the peer can have no copy into our memory under way.
     pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
         self.waiting.clear();
-        for push in self.pushes.drain(..) {
+        for mut push in self.pushes.drain(..) {
             push.abandon(&self.pair, 1 - self.side);
         }
         let quiet = self.held().is_empty();

@@ -269,12 +269,12 @@ impl Pull {
         if self.exhausted || !*may_copy || self.help_at.is_some_and(|at| Instant::now() < at) {
             return Ok(Step::Waits);
         }
-        self.copy(slot, sender, may_copy);
+        self.copy(slot, pair.gone(1 - side), sender, may_copy);
         Ok(Step::Moved)
     }
 
     /// Claims a chunk and copies it.
-    fn copy(&mut self, slot: &Slot, sender: &mut Sender, may_copy: &mut bool) {
+    fn copy(&mut self, slot: &Slot, theirs: &Gone, sender: &mut Sender, may_copy: &mut bool) {
         let total = self.wanted.div_ceil(self.chunk);
         let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
         self.claims += 1;
@@ -285,7 +285,14 @@ impl Pull {
         let offset = chunks.start * self.chunk;
         *may_copy = false;
         let len = (chunks.end * self.chunk).min(self.wanted) - offset;
-        match self.way.fetch(&self.into, offset as usize, len as usize) {
+        let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
+        if theirs.was_set() {
+            // The operation is over there, and its memory may have been something else when it was read, or missing. Nothing that is read
+            // from now on counts; how ours ends is known when the end of the connection is noticed.
+            self.exhausted = true;
+            return;
+        }
+        match fetched {
             Ok(()) => {
                 self.copied += len;
                 slot.puller.done.store(self.copied, Ordering::Release);
@@ -349,8 +356,9 @@ impl Pull {
     /// Stops, for a link that ends. Token and slot, if the pusher may be copying into our memory.
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
-        let state = if let Phase::Failed(_) = self.phase { puller::FAILED } else { puller::LEFT };
-        slot.puller.state.store(state, Ordering::SeqCst);
+        if !matches!(self.phase, Phase::Failed(_)) {
+            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // Otherwise it says why it stopped.
+        }
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
         (copies && !is_let_go(slot, pair.gone(1 - side))).then_some((self.token, self.slot))

@@ -206,10 +206,11 @@ impl Push {
     }
 
     /// Lets go of the slot if the transfer is over; then how it ended.
-    fn close(&self, slot: &Slot) -> Option<Result<(), PullError>> {
+    fn close(&mut self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
             (puller::LEFT, _) => {
                 // Stops for good. The end of the connection is the operation's.
+                self.exhausted = true;
                 slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
                 return None;
             }
@@ -226,7 +227,7 @@ impl Push {
     }
 
     /// Stops, for a link that ends: lets go of a slot whose transfer is over. Others are [let go](Transfers::let_go) without that.
-    pub(super) fn abandon(&self, pair: &Pair, theirs: usize) {
+    pub(super) fn abandon(&mut self, pair: &Pair, theirs: usize) {
         if self.holds_slot(self.slot)
             && let Some(slot) = pair.slot(theirs, usize::from(self.slot))
         {
