@@ -36,7 +36,7 @@ pub(super) const MULTI: u8 = 5;
 pub(super) const POOLED: u8 = 6;
 
 /// Answers that nobody waits for any more; received so that their senders end.
-const LATE_ANSWER: u8 = 7;
+pub(super) const LATE_ANSWER: u8 = 7;
 /// Messages for receives whose memory cannot be written.
 const BAD: u8 = 8;
 /// The most receives for late answers.

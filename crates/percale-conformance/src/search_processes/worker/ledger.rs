@@ -11,7 +11,7 @@ use crate::search_processes::counts::Counts;
 use crate::search_processes::graveyard::Graveyard;
 use crate::search_processes::message::Order;
 use crate::search_processes::plan::{PATIENCE, Plan};
-use crate::search_processes::station::{ANSWER, MULTI, POOLED};
+use crate::search_processes::station::{ANSWER, LATE_ANSWER, MULTI, POOLED};
 
 /// What a raw operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,9 +361,10 @@ impl Ledger {
         }
     }
 
-    /// An operation of this endpoint, and the number of the answer that it receives. An answer is not taken back: its receiver waits for it.
+    /// An operation of this endpoint, and the number of the answer that it receives. An answer is not taken back: its receiver waits for it;
+    /// nor is the receive of a late one: an answer that nothing receives holds up what its sender has fenced.
     pub(crate) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
-        let is_answer = |raw: &Raw| raw.class == ANSWER && raw.what == What::Send;
+        let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == What::Send) || raw.class == LATE_ANSWER;
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled && !is_answer(raw));
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
         contexts.sort_unstable();
