@@ -164,6 +164,13 @@ impl Plan {
         !ENDING.iter().chain(&ON_REQUEST).any(|kind| self.has(kind))
     }
 
+    /// Whether sends may be fenced. A fence waits for all that was sent to the peer before, so not where receives are cancelled: answers
+    /// to them that nothing receives would hold up all that comes after.
+    #[must_use]
+    pub fn may_fence(&self) -> bool {
+        self.is_strict() && !self.has("cancel") && !self.has("drop")
+    }
+
     /// Whether memory of receives may be such that the kernel's copies fail.
     #[must_use]
     pub fn may_write_badly(&self) -> bool {

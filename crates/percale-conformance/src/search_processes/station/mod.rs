@@ -300,7 +300,7 @@ impl<A: Ownership + 'static> Station<A> {
             // SAFETY: the block stays in the ledger until the send has ended.
             let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
             let level = [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE, OpFlags::MATCH_COMPLETE, OpFlags::FENCE]
-                [ledger.random.below(if ledger.plan.is_strict() { 4 } else { 3 })];
+                [ledger.random.below(if ledger.plan.may_fence() { 4 } else { 3 })];
             let inject = if len <= 2048 && way == 5 { OpFlags::INJECT } else { OpFlags::empty() };
             let (context, flags) = (ledger.context(), OpFlags::COMPLETION | level | inject);
             let segments = Segments::one(segment);
