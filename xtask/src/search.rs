@@ -33,11 +33,8 @@ pub(crate) struct Arguments {
 /// The seed from which runs of every check count.
 const FIXED: u64 = 1;
 
-/// Minutes of a check in one process on fixed seeds, and again on fresh ones.
-const ALONE: f64 = 0.72;
-
-/// Minutes of a check with several processes on fixed seeds, and again on fresh ones: half of them over shm, half over tcp.
-const TOGETHER: f64 = 0.34;
+/// Minutes of a check on fixed seeds, and again on fresh ones.
+const CHECK: f64 = 1.05;
 
 /// A program that searches.
 #[derive(Clone, Copy)]
@@ -90,37 +87,33 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
-    for (searcher, minutes, more) in
-        [(Searcher::Alone, ALONE, &[][..]), (Searcher::Processes, TOGETHER, &["--set", "active=3"])]
-    {
-        for seed in [&["--seed", &fixed][..], &[]] {
-            let found = found(searcher.program(place, minutes)?.arg("--json").args(more).args(seed))?;
-            let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
-            println!("  {} from seed {}", searcher.name(), found["seed"]);
-            for transport in of("transports") {
-                let count = |what: &str| transport[what].as_u64().unwrap_or_default();
-                runs += count("runs");
-                operations += count("operations");
-                lives += count("lives");
-                println!(
-                    "    {:<9} {:>5} runs, {:>6} operations, {:>5} life events in {:.1} s",
-                    transport["transport"].as_str().unwrap_or_default(),
-                    count("runs"),
-                    count("operations"),
-                    count("lives"),
-                    transport["seconds"].as_f64().unwrap_or_default()
-                );
-            }
-            for fault in of("faults") {
-                failed += 1;
-                let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
-                println!("    {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
-                if !text("again").is_empty() {
-                    println!("      again: {}; logs: {}", text("again"), text("logs"));
-                }
-            }
-            of("left_out").iter().for_each(|known| println!("    left out: {}", known.as_str().unwrap_or_default()));
+    for seed in [&["--seed", &fixed][..], &[]] {
+        let found = found(Searcher::Alone.program(place, CHECK)?.arg("--json").args(seed))?;
+        let of = |part: &str| found[part].as_array().cloned().unwrap_or_default();
+        println!("  from seed {}", found["seed"]);
+        for transport in of("transports") {
+            let count = |what: &str| transport[what].as_u64().unwrap_or_default();
+            runs += count("runs");
+            operations += count("operations");
+            lives += count("lives");
+            println!(
+                "    {:<9} {:>5} runs, {:>6} operations, {:>5} life events in {:.1} s",
+                transport["transport"].as_str().unwrap_or_default(),
+                count("runs"),
+                count("operations"),
+                count("lives"),
+                transport["seconds"].as_f64().unwrap_or_default()
+            );
         }
+        for fault in of("faults") {
+            failed += 1;
+            let text = |part: &str| fault[part].as_str().unwrap_or_default().to_owned();
+            println!("    {} over {}, seed {}: {}", text("kind"), text("transport"), fault["seed"], text("text"));
+            if !text("again").is_empty() {
+                println!("      again: {}; logs: {}", text("again"), text("logs"));
+            }
+        }
+        of("left_out").iter().for_each(|known| println!("    left out: {}", known.as_str().unwrap_or_default()));
     }
     let note = format!("{operations} operations, {lives} life events");
     Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
