@@ -136,7 +136,7 @@ impl ShmLink {
     pub fn describe(&self) -> String {
         let mapped = "memory that percale allocated: both sides copy through mappings";
         match self.cma_reason() {
-            None => format!("{mapped}; other memory: both sides copy by process_vm_readv and /proc/PID/mem"),
+            None => format!("{mapped}; other memory: both sides copy by process_vm_readv and process_vm_writev"),
             Some(reason) => format!("{mapped}; other memory: two copies through the ring (no CMA: {reason})"),
         }
     }
