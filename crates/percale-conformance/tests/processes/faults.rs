@@ -17,6 +17,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 crate::on!(shm, tcp, verbs: {
     flt_001_all_that_waits_for_a_killed_peer_fails,
+    flt_002_a_forked_child_does_not_hide_the_death_of_its_parent,
+    flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program,
     flt_003_what_was_sent_before_a_farewell_arrives,
     flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back,
     flt_006_without_descriptors_only_new_connections_fail,
@@ -91,34 +93,39 @@ fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
     }
 }
 
-#[test]
-fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent() {
+/// The operations end, and the port is free for a successor, while the child lives.
+fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide the death of its parent");
-    let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", "shm")]);
-    let open = open("shm", "127.0.0.1:0", |domain| domain);
-    let peer = connected(&open, &mut helper);
+    let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", transport)]);
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let address = helper.hear();
+    let peer = open.insert(&address);
+    open.inject(peer, u64::MAX, b"connect");
+    println!("connected by {}", open.connected().0);
     helper.tell("fork");
-    let child: i32 = helper.hear().parse().expect("a process id");
+    let child = helper.hear().parse().ok().and_then(Pid::from_raw).expect("a process id");
+    let receiving = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
     let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
     helper.signal(Signal::KILL);
     let killed = Instant::now();
     let error = sending.wait_for(PATIENCE).expect_err("the peer is dead");
-    println!("{error}, {:?} after the kill", killed.elapsed());
-    let child = Pid::from_raw(child).expect("a process id");
+    println!("{transport}: {error}, {:?} after the kill", killed.elapsed());
+    let got = receiving.wait_for(PATIENCE).expect_err("the peer is dead");
+    let successor = std::net::TcpListener::bind(&address);
     rustix::process::kill_process(child, Signal::KILL).expect("the child lived on");
-    assert_eq!(error.errno(), libc::ECONNRESET);
+    assert_eq!([error.errno(), got.errno()], [libc::ECONNRESET; 2], "{error}, {got}");
+    successor.expect("the address is free");
 }
 
-#[test]
-fn flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program() {
+fn flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide that its parent executes another program");
-    let mut helper = Helper::start("executor", &[("PERCALE_FABRIC", "shm")]);
-    let open = open("shm", "127.0.0.1:0", |domain| domain);
+    let mut helper = Helper::start("executor", &[("PERCALE_FABRIC", transport)]);
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = connected(&open, &mut helper);
     helper.tell("execute");
     let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
     let error = sending.wait_for(PATIENCE).expect_err("the peer is another program");
-    println!("{error}");
+    println!("{transport}: {error}");
     assert_eq!(error.errno(), libc::ECONNRESET);
 }
 

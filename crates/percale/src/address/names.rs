@@ -17,7 +17,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +27,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sha2::{Digest, Sha256};
 
 use super::shared::Shared;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::random;
 
 /// What all of our sockets' names begin with.
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) shared: Shared,
-    pub(super) presence: OwnedFd,
+    pub(super) presence: ProcessSocket,
 }
 
 /// How a named vector is to be opened.
@@ -83,8 +83,9 @@ fn memory_name(key: &str) -> String {
 }
 
 /// Binds an abstract socket.
-fn bind(name: &str) -> Result<OwnedFd, Errno> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+fn bind(name: &str) -> Result<ProcessSocket, Errno> {
+    let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let socket = ProcessSocket::open(open)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     Ok(socket)
 }
@@ -104,13 +105,13 @@ impl Stage {
         }
     }
 
-    fn bind(self, key: &str, number: u64) -> Result<OwnedFd, Errno> {
+    fn bind(self, key: &str, number: u64) -> Result<ProcessSocket, Errno> {
         bind(&format!("{PREFIX}/{key}/{}/{number:016x}/{}", self.word(), std::process::id()))
     }
 }
 
 /// Waits until nobody else of this user opens this vector; until what it returns is closed, nobody else does.
-fn alone(key: &str) -> io::Result<OwnedFd> {
+fn alone(key: &str) -> io::Result<ProcessSocket> {
     let number = u64::from_ne_bytes(random()?);
     let deadline = Instant::now() + PATIENCE;
     let _waits = Stage::Waits.bind(key, number)?;
@@ -168,7 +169,7 @@ fn holds(pid: u32, descriptor: &str) -> bool {
 }
 
 /// Says that this process has the vector, until the socket is closed.
-fn announce(key: &str) -> io::Result<OwnedFd> {
+fn announce(key: &str) -> io::Result<ProcessSocket> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     // What is in use may be of another pid namespace, or of a child that outlived its parent.
@@ -263,7 +264,7 @@ mod tests {
             names.extend(["waits", "opens"].map(|stage| format!("{PREFIX}/{key}/{stage}/0000000000000000/{pid}")));
             names.push(format!("{PREFIX}/{key}/{pid}/0/0"));
         }
-        let _strangers: Vec<OwnedFd> = names.iter().map(|name| bind(name).unwrap()).collect();
+        let _strangers: Vec<ProcessSocket> = names.iter().map(|name| bind(name).unwrap()).collect();
         let begun = Instant::now();
         opening.open().unwrap();
         // Not by waiting for them to go.

@@ -12,8 +12,8 @@
 //! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::removals`] tells who
 //! keeps the answer when to ask again.
 
+use crate::transport::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -76,7 +76,7 @@ struct Shared {
     store: Store,
     writing: ProcessMutex<()>,
     /// Tells other processes that this one has the vector.
-    _presence: Option<OwnedFd>,
+    _presence: Option<ProcessSocket>,
 }
 
 /// The lock of writers.

@@ -18,6 +18,7 @@ pub mod connect;
 pub mod host;
 pub mod loopback;
 pub(crate) mod peer_process;
+pub(crate) mod process_socket;
 pub mod shm;
 pub mod sim;
 pub(crate) mod stream;

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::later::later;
 use crate::transport::host;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::Incarnation;
 
 /// What sockets of this module are, all of them.
@@ -20,9 +20,9 @@ const BACKLOG: i32 = 65_535;
 #[derive(Debug)]
 pub(super) struct Listeners {
     /// The authority. A context of a shared address has none of its own.
-    pub(super) tcp: Option<OwnedFd>,
+    pub(super) tcp: Option<ProcessSocket>,
     /// Where local peers meet, if the endpoint allows shared memory and the kernel has such sockets.
-    pub(super) unix: Option<OwnedFd>,
+    pub(super) unix: Option<ProcessSocket>,
     /// What peers are told.
     pub(super) address: SocketAddr,
     /// Why that address.
@@ -54,24 +54,25 @@ impl Listeners {
 }
 
 /// A non-blocking TCP socket of the family of `address`.
-pub(super) fn tcp_socket(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+pub(super) fn tcp_socket(address: SocketAddr) -> rustix::io::Result<ProcessSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)
+    ProcessSocket::open(|| rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
 /// A socket for meetings, and the address of the one that `incarnation` listens at.
-pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
+pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(ProcessSocket, SocketAddrUnix)> {
     let address = SocketAddrUnix::new_abstract_name(incarnation.socket_name().as_bytes())?;
-    Ok((rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?, address))
+    let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
+    Ok((ProcessSocket::open(open)?, address))
 }
 
-fn meeting_place(incarnation: &Incarnation) -> Option<OwnedFd> {
+fn meeting_place(incarnation: &Incarnation) -> Option<ProcessSocket> {
     unix_listener(incarnation)
         .inspect_err(|error| later!(warn: %error, "no Unix socket can be opened: local peers are reached over TCP"))
         .ok()
 }
 
-fn unix_listener(incarnation: &Incarnation) -> io::Result<OwnedFd> {
+fn unix_listener(incarnation: &Incarnation) -> io::Result<ProcessSocket> {
     let (socket, address) = unix_socket(incarnation)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;

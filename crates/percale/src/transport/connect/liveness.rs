@@ -10,6 +10,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::transport::peer_process::{PeerProcess, ProcessEnded};
+use crate::transport::process_socket::ProcessSocket;
 
 /// The kernel's word about the process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub(super) struct Watched {
     /// The process.
     pub(super) process: Arc<PeerProcess>,
     /// A duplicate of the control socket: hangs up when the peer closes it.
-    pub(super) control: OwnedFd,
+    pub(super) control: ProcessSocket,
 }
 
 impl Watched {
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(who.uid, rustix::process::geteuid().as_raw());
         let pidfd = peer_pidfd(a.as_fd(), who.pid).unwrap();
         let process = Arc::new(PeerProcess::new(who.pid, pidfd).unwrap());
-        let watched = Watched { process, control: a };
+        let watched = Watched { process, control: a.into() };
         assert_eq!(watched.obituary(), None);
         drop(b);
         assert_eq!(watched.obituary().as_deref(), Some("connection closed"));
@@ -113,7 +114,7 @@ mod tests {
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
-        let watched = Watched { process, control: a };
+        let watched = Watched { process, control: a.into() };
         assert_eq!(watched.obituary(), None);
         child.kill().unwrap();
         child.wait().unwrap();

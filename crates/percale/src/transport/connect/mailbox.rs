@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ConnectError;
 use crate::transport::peer_process::PeerProcess;
+use crate::transport::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;
 
@@ -78,7 +79,7 @@ pub struct ShmParts {
     /// The bit of the peer's doorbell that we set. Not checked against the page's size.
     pub peer_bit: u32,
     /// The Unix socket (SOCK_SEQPACKET, non-blocking).
-    pub control: OwnedFd,
+    pub control: ProcessSocket,
     /// Where in the peer's memory a word lies, and its value, to find out whether its memory can be read.
     pub peer_nonce: (u64, u64),
     /// Whether the endpoint allows reading and writing the peer's memory directly.
@@ -93,9 +94,9 @@ pub enum Made {
     /// Over shared memory.
     Shm(ShmParts),
     /// Over TCP: non-blocking, without delay; the peer's first frame is the next to read.
-    Tcp(OwnedFd),
+    Tcp(ProcessSocket),
     /// Over queue pairs, which are connected; and the TCP connection over which the two met, whose end is the peer's.
-    Verbs(Box<Wire>, OwnedFd),
+    Verbs(Box<Wire>, ProcessSocket),
 }
 
 /// What happened.

@@ -20,6 +20,7 @@ use super::{listen, passing};
 use crate::memory::forked::{PerProcess, word_of_this_process};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::peer_process::PeerProcess;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
@@ -113,7 +114,7 @@ struct Passed {
 /// One side of a meeting.
 pub(super) struct Meeting {
     side: usize,
-    control: OwnedFd,
+    control: ProcessSocket,
     watched: Watched,
     who: Credentials,
     bit: Bit,
@@ -125,10 +126,10 @@ pub(super) struct Meeting {
 impl Meeting {
     fn new(
         side: usize,
-        control: OwnedFd,
+        control: ProcessSocket,
         bell: &Arc<dyn LocalBell>,
         pair: impl FnOnce() -> Result<OwnedFd, Degraded>,
-    ) -> Result<Self, (OwnedFd, Degraded)> {
+    ) -> Result<Self, (ProcessSocket, Degraded)> {
         let gathered = (|| {
             let who = liveness::credentials(control.as_fd())?;
             if who.uid != rustix::process::geteuid().as_raw() {
@@ -138,7 +139,7 @@ impl Meeting {
                 if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
             })?;
             let process = Arc::new(PeerProcess::new(who.pid, pidfd)?);
-            let duplicate = uninterrupted(|| rustix::io::fcntl_dupfd_cloexec(&control, 0))?;
+            let duplicate = control.try_clone()?;
             let watched = Watched { process, control: duplicate };
             let bit = Bit::of(bell)?;
             let word = word()?;
@@ -194,7 +195,7 @@ impl Meeting {
     /// The acceptor's answer to an offer. On failure it says so to the initiator, who then decides for TCP.
     pub(super) fn answer(
         bell: &Arc<dyn LocalBell>,
-        control: OwnedFd,
+        control: ProcessSocket,
         offer: &Offer,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Self, Degraded> {
@@ -244,7 +245,7 @@ impl Meeting {
     }
 
     /// The socket, to be watched for the other's packets.
-    pub(super) const fn control(&self) -> &OwnedFd {
+    pub(super) const fn control(&self) -> &ProcessSocket {
         &self.control
     }
 

@@ -30,6 +30,7 @@ use super::service::{Command, Naming, Opened, Shared};
 use super::setup::Setup;
 use crate::later::later;
 use crate::memory::barrier;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
 
@@ -110,7 +111,7 @@ impl Endpoint {
 /// Someone at the Unix socket who has not said why.
 struct Caller {
     endpoint: u64,
-    socket: OwnedFd,
+    socket: ProcessSocket,
     due: Instant,
 }
 
@@ -288,14 +289,14 @@ impl Reactor {
     }
 
     /// Registers a socket of a set-up, edge-triggered.
-    pub(super) fn register(&self, socket: &OwnedFd, id: u64, unix: bool) -> rustix::io::Result<()> {
+    pub(super) fn register(&self, socket: &ProcessSocket, id: u64, unix: bool) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(id << 2 | if unix { UNIX } else { TCP });
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.epoll, socket, data, flags)
     }
 
     /// Takes a socket back from epoll before it is handed on.
-    pub(super) fn unregister(&self, socket: &OwnedFd) {
+    pub(super) fn unregister(&self, socket: &ProcessSocket) {
         if let Err(error) = epoll::delete(&self.epoll, socket) {
             later!(debug: %error, "a socket was not registered");
         }
@@ -338,7 +339,7 @@ impl Reactor {
             let listeners = &endpoint.opened.listeners;
             let listener = if unix { listeners.unix.as_ref() } else { listeners.tcp.as_ref() };
             if let Some(listener) = listener
-                && let Ok(socket) = rustix::net::accept_with(listener, FLAGS)
+                && let Ok(socket) = ProcessSocket::open(|| rustix::net::accept_with(listener, FLAGS))
                 && let (false, Ok(hello)) = (unix, endpoint.hello())
             {
                 let bytes = handshake::no_descriptors(&hello);
@@ -353,11 +354,11 @@ impl Reactor {
     }
 
     /// The next caller; `None` if there is none, or none can be taken.
-    fn accept(&mut self, id: u64, unix: bool) -> Option<(OwnedFd, Option<SocketAddrAny>)> {
+    fn accept(&mut self, id: u64, unix: bool) -> Option<(ProcessSocket, Option<SocketAddrAny>)> {
         loop {
             let listeners = &self.endpoints.get(&id)?.opened.listeners;
             let listener = if unix { listeners.unix.as_ref()? } else { listeners.tcp.as_ref()? };
-            match rustix::net::acceptfrom_with(listener, FLAGS) {
+            match ProcessSocket::accept(|| rustix::net::acceptfrom_with(listener, FLAGS)) {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
                 // Whoever has said nothing yet gives its descriptor to the next.
@@ -626,7 +627,7 @@ impl Reactor {
 }
 
 /// The address of a socket that was accepted, which is the one that was called.
-fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+fn local_address(socket: &ProcessSocket) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     Some(plain(address))
 }

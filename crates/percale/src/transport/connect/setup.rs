@@ -2,7 +2,6 @@
 //! need to know about others are the reactor's (`drive`, `settle`).
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -14,6 +13,7 @@ use super::arbiter::Whereabouts;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
 use super::pairing::Pairing;
+use crate::transport::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
 use crate::wire::why::Why;
@@ -72,7 +72,7 @@ pub(super) struct Setup {
     pub(super) handshake: Handshake,
     pub(super) ours: Hello,
     pub(super) remote: SocketAddr,
-    pub(super) tcp: Option<OwnedFd>,
+    pub(super) tcp: Option<ProcessSocket>,
     pub(super) peer: Option<Hello>,
     /// An acceptor's: the address at which its caller is looked for, and whether it is there.
     pub(super) at: Option<SocketAddr>,
@@ -127,7 +127,7 @@ impl Setup {
         endpoint: u64,
         handshake: Handshake,
         ours: Hello,
-        (socket, remote): (OwnedFd, SocketAddr),
+        (socket, remote): (ProcessSocket, SocketAddr),
         due: Instant,
     ) -> Self {
         let side = Side::Acceptor { accepted: false };

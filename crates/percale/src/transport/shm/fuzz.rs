@@ -107,7 +107,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         my_bell: bell,
         my_bit: 0,
         peer_bit: 1,
-        control: control.into(),
+        control: std::os::fd::OwnedFd::from(control).into(),
         peer_nonce: (0, 0),
         // The peer would be ourselves, and its addresses nonsense.
         cma: false,

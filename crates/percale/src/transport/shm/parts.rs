@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::bell::{BELL_BITS, Bell};
 use crate::memory::region::{Keys, Via};
 use crate::transport::peer_process::PeerProcess;
+use crate::transport::process_socket::ProcessSocket;
 
 /// What a link is made of; the set-up exchanged it.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct Parts {
     /// The bit of the peer's bell that stands for this link.
     pub peer_bit: u32,
     /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
-    pub control: OwnedFd,
+    pub control: ProcessSocket,
     /// An address in the peer and what stands there (eight bytes), to try CMA with.
     pub peer_nonce: (u64, u64),
     /// Whether CMA may be used at all.

@@ -26,7 +26,7 @@ mod tests;
 mod unanswered;
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 #[cfg(any(test, fuzzing))]
@@ -40,6 +40,7 @@ use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Kind, Offer};
 
 /// The longest payload of one `Data` frame; other frames may go between two of them.
@@ -124,8 +125,8 @@ impl TcpLink {
     ///
     /// # Errors
     /// What the kernel says to the options.
-    pub(crate) fn new(socket: OwnedFd, options: TcpOptions) -> std::io::Result<Self> {
-        Ok(Self::of(Socket::new(socket, &options)?))
+    pub(crate) fn new(socket: impl Into<ProcessSocket>, options: TcpOptions) -> std::io::Result<Self> {
+        Ok(Self::of(Socket::new(socket.into(), &options)?))
     }
 
     /// Whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent here,

@@ -1,7 +1,7 @@
 //! The socket under a link: its options, and its errors in the words of [`Broken`].
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ use super::TcpOptions;
 use super::unanswered::Patience;
 use crate::memory::volatile::Segments;
 use crate::transport::Broken;
+use crate::transport::process_socket::ProcessSocket;
 
 /// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
 /// are the link's own bytes.
@@ -76,7 +77,7 @@ pub(crate) trait Stream {
 /// A connected TCP socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    fd: OwnedFd,
+    fd: ProcessSocket,
     pub(super) patience: Patience,
 }
 
@@ -85,7 +86,7 @@ impl Socket {
     ///
     /// # Errors
     /// What the kernel says to the options.
-    pub(crate) fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
+    pub(crate) fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
         if let Some(bytes) = options.send_buffer {

@@ -9,11 +9,13 @@
 #![expect(unsafe_code, reason = "TCP_INFO has no safe wrapper; the block states its own reason")]
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::transport::process_socket::ProcessSocket;
 
 /// When a peer that leaves bytes unacknowledged counts as gone.
 #[derive(Debug)]
@@ -30,16 +32,16 @@ pub(super) struct Patience {
 /// Connections that are begun to find out whether a host answers.
 #[derive(Debug)]
 struct Question {
-    calls: Vec<OwnedFd>,
+    calls: Vec<ProcessSocket>,
     since: Instant,
 }
 
 impl Question {
     fn ask(addresses: &[SocketAddr]) -> Self {
-        let call = |address: &SocketAddr| -> rustix::io::Result<OwnedFd> {
+        let call = |address: &SocketAddr| -> rustix::io::Result<ProcessSocket> {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+            let socket = ProcessSocket::open(|| rustix::net::socket_with(family, SocketType::STREAM, flags, None))?;
             match rustix::net::connect(&socket, address) {
                 // Refused at once: on this host, which answers.
                 Ok(()) | Err(Errno::INPROGRESS | Errno::CONNREFUSED) => Ok(socket),
@@ -51,7 +53,7 @@ impl Question {
 
     /// Whether the host has accepted or refused one of the calls.
     fn is_answered(&self) -> bool {
-        let answered = |call: &OwnedFd| {
+        let answered = |call: &ProcessSocket| {
             let refused = matches!(sockopt::socket_error(call), Ok(Err(Errno::CONNREFUSED | Errno::CONNRESET)));
             refused || matches!(rustix::net::getpeername(call), Ok(Some(_)))
         };
@@ -120,9 +122,10 @@ mod tests {
     use super::*;
 
     /// An address whose host does not answer calls: the queue of its listener, which goes along, is full.
-    fn silent() -> (Vec<OwnedFd>, Vec<SocketAddr>) {
+    fn silent() -> (Vec<ProcessSocket>, Vec<SocketAddr>) {
         let kind = SocketFlags::NONBLOCK;
-        let socket = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, kind, None).unwrap();
+        let open = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, kind, None);
+        let socket = || ProcessSocket::open(open).unwrap();
         let listener = socket();
         rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         rustix::net::listen(&listener, 0).unwrap();

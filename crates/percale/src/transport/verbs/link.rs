@@ -1,7 +1,7 @@
 //! A link over queue pairs: the frames of a byte stream, over a [`Wire`], and `direct` accesses to regions.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use super::direct::{Direct, Pins, Unposted, WireParts};
 use crate::memory::lease::Lease;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
+use crate::transport::process_socket::ProcessSocket;
 use crate::transport::tcp::{Socket, Stream, StreamLink, TcpOptions};
 use crate::transport::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Offer};
@@ -34,7 +35,7 @@ impl VerbsLink {
     /// What the kernel says to the connection's options; if there are no descriptors left.
     pub(crate) fn new(
         mut wire: Wire,
-        connection: OwnedFd,
+        connection: ProcessSocket,
         options: TcpOptions,
         keys: Option<Arc<Keys>>,
         via: Via,

@@ -18,8 +18,8 @@ pub(super) fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
     let called = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (accepted, _) = listener.accept().expect("a connection");
     let options = TcpOptions::default();
-    one.watch(Socket::new(called.into(), &options).expect("a socket")).expect("a watch");
-    two.watch(Socket::new(accepted.into(), &options).expect("a socket")).expect("a watch");
+    one.watch(Socket::new(OwnedFd::from(called).into(), &options).expect("a socket")).expect("a watch");
+    two.watch(Socket::new(OwnedFd::from(accepted).into(), &options).expect("a socket")).expect("a watch");
     (one, two)
 }
 

@@ -146,7 +146,9 @@ fn settle(left: &[Peer], right: &[Peer]) {
                     assert_eq!(inode(&one), inode(&two), "both agree");
                 }
                 (Made::Tcp(one), Made::Tcp(two)) => {
-                    let name = |socket: &OwnedFd| SocketAddr::try_from(rustix::net::getsockname(socket).unwrap());
+                    let name = |socket: &crate::transport::process_socket::ProcessSocket| {
+                        SocketAddr::try_from(rustix::net::getsockname(socket).unwrap())
+                    };
                     let peer = rustix::net::getpeername(&one).unwrap().unwrap();
                     assert_eq!(SocketAddr::try_from(peer), name(&two), "both agree");
                 }

@@ -156,7 +156,7 @@ impl Peer {
 
 fn stream(link: Made) -> TcpStream {
     let Made::Tcp(socket) = link else { panic!("{link:?}") };
-    let stream = TcpStream::from(socket);
+    let stream = TcpStream::from(socket.as_fd().try_clone_to_owned().unwrap());
     stream.set_nonblocking(false).unwrap();
     stream
 }

@@ -40,9 +40,10 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     // All else is in order: of this user it is met.
     let offer = Offer::new([1; 16], Half::default());
     let (ours, _theirs) = pair().unwrap();
-    assert!(Meeting::answer(&local, ours, &offer, descriptors(&bell)).is_ok());
+    assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell)).is_ok());
     let Some((ours, theirs)) = as_another_user(|| pair().unwrap()) else { return };
-    let degraded = Meeting::answer(&local, ours, &offer, descriptors(&bell)).err().expect("another user is no peer");
+    let degraded =
+        Meeting::answer(&local, ours.into(), &offer, descriptors(&bell)).err().expect("another user is no peer");
     assert_eq!(degraded.why, Why::AnotherUser);
     let (answer, passed) = passing::receive::<crate::wire::meeting::Answer>(theirs.as_fd()).unwrap().unwrap();
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(Why::AnotherUser));

@@ -135,7 +135,7 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         peer_bell: rustix::io::dup(bells[1 - side].memory_fd()).unwrap(),
         peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
         peer_bit: 6 - side as u32,
-        control: sockets[side].take().unwrap(),
+        control: sockets[side].take().unwrap().into(),
         peer_nonce: nonce(),
         cma,
         process: Some(Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap())),

@@ -27,6 +27,7 @@ use crate::memory::interrupted::uninterrupted;
 use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
+use crate::transport::process_socket::ProcessSocket;
 
 /// How many arenas each side hands out at a time; memory in more than that goes another way.
 const LIMIT: usize = 1024;
@@ -57,7 +58,7 @@ struct Announcement {
 /// Both sides' arenas, as far as this link knows them.
 #[derive(Debug)]
 pub(in super::super) struct Arenas {
-    control: OwnedFd,
+    control: ProcessSocket,
     given: Vec<(Identity, Weak<OwnedFd>)>,
     /// `None`: it could not be mapped; other ways must do.
     mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
@@ -108,7 +109,7 @@ impl Remote {
 }
 
 impl Arenas {
-    pub(super) fn new(control: OwnedFd) -> Self {
+    pub(super) fn new(control: ProcessSocket) -> Self {
         Self { control, given: Vec::new(), mapped: Vec::new(), taken_back: 0, most: most_mapped() }
     }
 
@@ -289,7 +290,7 @@ fn most_mapped() -> u64 {
 
 /// Tells a peer of an arena.
 fn announce(
-    control: &OwnedFd,
+    control: &ProcessSocket,
     (arena, sharing): Identity,
     size: u64,
     fd: Option<BorrowedFd<'_>>,

@@ -12,7 +12,7 @@ fn pair() -> [Arenas; 2] {
     [ends.0, ends.1].map(|end| {
         // However much the system gives.
         rustix::net::sockopt::set_socket_send_buffer_size(&end, 64 << 10).unwrap();
-        Arenas::new(end)
+        Arenas::new(end.into())
     })
 }
 

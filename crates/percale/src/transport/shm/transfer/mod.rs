@@ -60,7 +60,6 @@ mod request;
 mod way;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +74,7 @@ pub(super) use self::way::{NoWay, Told, Way};
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
 use crate::memory::volatile::{Segments, View};
+use crate::transport::process_socket::ProcessSocket;
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
 
@@ -149,7 +149,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, cma: Option<Cma>, control: OwnedFd) -> Self {
+    pub(super) fn new(pair: Arc<Pair>, side: usize, cma: Option<Cma>, control: ProcessSocket) -> Self {
         Self {
             pair,
             side,
