@@ -142,13 +142,9 @@ impl Engine {
 
     /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
-        let peer = self.core.peers.get(slot);
-        let (serial, address, context) = (peer.serial, peer.address, peer.context);
+        let serial = self.core.peers.get(slot).serial;
         self.core.down(slot, error, why);
         self.close_serial(serial);
-        if let Connector::Sim(port) = &self.connector {
-            port.closed(address, context);
-        }
     }
 }
 

@@ -412,11 +412,7 @@ impl Engine {
             SimNotice::Established { attempt, peer, context, incarnation, link } => {
                 let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
                 let Some(slot) = self.slot_for(attempt, (peer, context), incarnation, true) else {
-                    drop(link);
-                    if let Connector::Sim(port) = &self.connector {
-                        port.closed(peer, context);
-                    }
-                    return;
+                    return; // The link ends as it is dropped.
                 };
                 self.attach(slot, AnyLink::Sim(link), incarnation);
                 self.stands(slot, TransportKind::Sim, "both are in the simulated network");

@@ -109,6 +109,8 @@ struct State {
 struct Wire {
     directions: [Direction; 2],
     lost: bool,
+    /// The two ports that it connects, by side.
+    ends: Option<[port::At; 2]>,
 }
 
 #[derive(Debug)]
@@ -150,13 +152,7 @@ impl Network {
     /// A new connection: its two ends.
     #[must_use]
     pub fn connect(&self) -> (SimLink, SimLink) {
-        let mut state = self.lock();
-        let connection = state.wires.len();
-        let random = Random::new(state.seed).fork(connection as u64);
-        let direction = |side| Direction { random: random.fork(side), flights: VecDeque::new(), bytes: 0, latest: 0 };
-        state.wires.push(Wire { directions: [direction(0), direction(1)], lost: false });
-        let limit = state.options.frame_limit;
-        (SimLink::new(self.clone(), connection, 0, limit), SimLink::new(self.clone(), connection, 1, limit))
+        self.lock().connect(self, None)
     }
 
     /// The time, in virtual nanoseconds from the network's making.
@@ -228,6 +224,19 @@ impl fmt::Display for Network {
 }
 
 impl State {
+    /// Makes a connection: its two ends.
+    fn connect(&mut self, network: &Network, ends: Option<[port::At; 2]>) -> (SimLink, SimLink) {
+        let connection = self.wires.len();
+        let random = Random::new(self.seed).fork(connection as u64);
+        let direction = |side| Direction { random: random.fork(side), flights: VecDeque::new(), bytes: 0, latest: 0 };
+        self.wires.push(Wire { directions: [direction(0), direction(1)], lost: false, ends });
+        if let Some(ends) = ends {
+            self.directory.stands(connection, ends);
+        }
+        let link = |side| SimLink::new(network.clone(), connection, side, self.options.frame_limit);
+        (link(0), link(1))
+    }
+
     /// Sends a frame, or refuses it.
     fn send(&mut self, connection: usize, side: usize, head: Head, payload: Vec<u8>) -> Result<(), Refused> {
         let window = match head.kind {
@@ -305,6 +314,9 @@ impl State {
         // Nobody is there to receive it.
         wire.directions[1 - side].flights.clear();
         wire.directions[1 - side].bytes = 0;
+        if let Some(ends) = wire.ends {
+            self.directory.ended(connection, ends[side], ends[1 - side]);
+        }
     }
 
     fn note(&mut self, connection: usize, side: usize, what: What) {

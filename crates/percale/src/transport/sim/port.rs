@@ -3,7 +3,7 @@
 //! A connection stands at once, both ends are told by a notice. Each pair has at most one: whoever asks again while its end stands
 //! is told nothing, since the notice of the first is on its way to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl Inbox {
 }
 
 /// A context of an address; most addresses have number 0 alone.
-type At = (SocketAddr, u16);
+pub(super) type At = (SocketAddr, u16);
 
 /// Who is in a network.
 #[derive(Debug, Default)]
@@ -60,8 +60,9 @@ pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
     /// Addresses whose contexts are ports, how many each has, and how many of them can be named.
     sites: HashMap<SocketAddr, (u16, u16)>,
-    /// Ends that stand: (whose, towards whom).
-    standing: HashSet<(At, At)>,
+    /// The connection whose end stands, if one does: (whose, towards whom). An end stands from when its notice is left until its link is
+    /// dropped, and a later connection takes the place of an earlier one.
+    standing: HashMap<(At, At), usize>,
     next: u128,
 }
 
@@ -70,7 +71,7 @@ impl Directory {
     pub(super) fn bytes(&self) -> usize {
         let places = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
         places(self.ports.capacity()) * (size_of::<(SocketAddr, (u128, Arc<Inbox>))>() + 1)
-            + places(self.standing.capacity()) * (size_of::<(SocketAddr, SocketAddr)>() + 1)
+            + places(self.standing.capacity()) * (size_of::<(SocketAddr, SocketAddr, usize)>() + 1)
     }
 }
 
@@ -105,6 +106,18 @@ impl Drop for SimSite {
 }
 
 impl Directory {
+    /// A connection between these stands, at both ends.
+    pub(super) fn stands(&mut self, connection: usize, [a, b]: [At; 2]) {
+        self.standing.extend([((a, b), connection), ((b, a), connection)]);
+    }
+
+    /// The end `whose` of a connection is gone. Another one may stand by now.
+    pub(super) fn ended(&mut self, connection: usize, whose: At, towards: At) {
+        if self.standing.get(&(whose, towards)) == Some(&connection) {
+            self.standing.remove(&(whose, towards));
+        }
+    }
+
     fn is_free(&self, address: SocketAddr) -> bool {
         !self.ports.contains_key(&(address, 0)) && !self.sites.contains_key(&address)
     }
@@ -195,12 +208,11 @@ impl Port {
             drop(state);
             return self.inbox.push(SimNotice::Failed { attempt, peer, context });
         };
-        if !directory.standing.insert((self.at, to)) {
+        if directory.standing.contains_key(&(self.at, to)) {
             return;
         }
-        directory.standing.insert((to, self.at));
+        let (ours, theirs) = state.connect(&self.network, Some([self.at, to]));
         drop(state);
-        let (ours, theirs) = self.network.connect();
         inbox.push(SimNotice::Established {
             attempt: None,
             peer: self.at.0,
@@ -210,11 +222,6 @@ impl Port {
         });
         let (attempt, link) = (Some(attempt), Box::new(ours));
         self.inbox.push(SimNotice::Established { attempt, peer, context, incarnation, link });
-    }
-
-    /// Our end of the connection to `peer` is gone.
-    pub(crate) fn closed(&self, peer: SocketAddr, context: u16) {
-        self.network.lock().directory.standing.remove(&(self.at, (peer, context)));
     }
 
     /// Whether there may be notices.
@@ -236,6 +243,6 @@ impl Drop for Port {
         let mut state = self.network.lock();
         let ours = self.at;
         state.directory.ports.remove(&ours);
-        state.directory.standing.retain(|(whose, _)| *whose != ours);
+        state.directory.standing.retain(|(whose, _), _| *whose != ours);
     }
 }

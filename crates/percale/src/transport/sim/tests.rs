@@ -230,3 +230,23 @@ fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
 fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
     revoke_in_the_middle(true);
 }
+
+#[test]
+fn the_end_of_an_earlier_connection_leaves_a_later_one_in_place() {
+    let network = Network::new(5, SimOptions::default());
+    let open = |port| network.port(([127, 0, 0, 1], port).into()).unwrap();
+    let (caller, called) = (open(1), open(2));
+    caller.connect(1, called.address(), 0);
+    let earlier = called.take_notices();
+    assert_eq!(earlier.len(), 1);
+    drop((caller.take_notices(), caller));
+    let caller = open(1);
+    caller.connect(1, called.address(), 0);
+    // The end of the first connection is noticed only now, and its peer is called while the notice of the second one is on its way.
+    drop(earlier);
+    called.connect(7, caller.address(), 0);
+    assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
+    // Both ends were dropped: each may call again.
+    called.connect(8, caller.address(), 0);
+    assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
+}
