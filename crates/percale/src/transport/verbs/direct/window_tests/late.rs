@@ -17,10 +17,11 @@ fn other(bench: &Bench, using: Using) -> Bench {
     Bench { adapter: Arc::clone(&bench.adapter), grantee, queue, near }
 }
 
-/// Who asks about a grant of before, whose place is another's now, does not get that one's answer.
+/// The number of a grant that is gone does nothing to the next grant in its slot, whatever state that is in.
 #[test]
 fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
-    double::on("device double0; delay double0 invalidate 50", || {
+    const TAKES: Duration = Duration::from_millis(500);
+    double::on("device double0; delay double0 invalidate 500", || {
         for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
             let bench = bench(how).expect("a device");
             let mut memory = vec![0; LEN];
@@ -34,16 +35,35 @@ fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
             let second = window(&region, 100, 100, ALL);
             let next = bench.grant(&second);
             assert_ne!(next.number, number);
-            let mut revocation = Revocation::start(Arc::clone(&second));
-            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(next.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: another slot");
             let late: &dyn Grantee = &*bench.grantee;
-            assert!(late.has_retired(number, crate::memory::rundown::Line::default().snapshot()));
+            let has_retired = |number| late.has_retired(number, crate::memory::rundown::Line::default().snapshot());
+            // While the next grant is in use.
+            bench.grantee.forgotten(number).expect("it was forgotten before");
             late.revoke(number);
+            assert!(has_retired(number) && bench.writes(&next, 1, 100), "{how:?}: the next grant was taken back");
+            // While the device has not taken its window back.
             let begun = Instant::now();
+            let mut revocation = Revocation::start(Arc::clone(&second));
+            let answer = has_retired(number);
+            if begun.elapsed() < TAKES {
+                assert!(answer, "{how:?}: the answer was the next grant's");
+            }
+            // And when the device has, before its owner looks.
+            std::thread::sleep(2 * TAKES);
+            assert!(has_retired(number));
+            late.revoke(number);
+            assert!(!bench.grantee.has_news(), "{how:?}: the completion was taken in the name of another grant");
             assert!(revocation.wait(Some(PATIENCE)));
-            assert!(begun.elapsed() < Duration::from_secs(4), "its answer was lost");
+            // While the peer has yet to forget it.
+            assert_eq!(bench.grantee.take_news().0, [(next.number, 7)]);
+            bench.grantee.forgotten(number).expect("it was forgotten before");
             let third = window(&region, 200, 100, ALL);
-            assert!(bench.writes(&bench.grant(&third), 1, 100));
+            let Located::Granted(last) = bench.grantee.grant(&third) else {
+                panic!("{how:?}: the completion was lost, and the peer is refused windows")
+            };
+            assert_ne!(last.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: its slot was freed");
+            assert!(bench.writes(&last, 1, 100));
             bench.grantee.end();
             close(&third);
             close(&region);
