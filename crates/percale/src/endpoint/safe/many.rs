@@ -81,8 +81,8 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             while let Some(result) = engine.core.operations.take_result(id) {
                 match result {
                     Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
-                    // The end of the receive itself, which was asked for.
-                    Err(error) if error.error == ErrorCode::Canceled => {}
+                    // The end of the receive itself, which was asked for. The failure of a message names its part of the buffer.
+                    Err(error) if error.error == ErrorCode::Canceled && error.entry.buffer == 0 => {}
                     Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
                 }
             }

@@ -5,6 +5,7 @@ mod asleep;
 mod bounds;
 mod broken;
 mod fair;
+mod finished;
 mod floods;
 mod full;
 mod groups;

@@ -1,0 +1,34 @@
+//! Buffers for many messages that are finished while messages fail.
+
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::endpoint::safe::{Cause, OperationError};
+use crate::wire::head::{Flags, Kind, Offer};
+use crate::{Buffer, ErrorCode};
+
+/// A message whose sender has given it up ends with the code of a receive that was cancelled, and is not taken for that.
+#[test]
+fn msg_005_a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
+    const LEN: usize = 100_000;
+    for transport in ["tcp", "shm"] {
+        let (a, b) = (Station::new(transport), Station::new(transport));
+        connect(&a, &b);
+        let many = b.endpoint.recv(vec![0; LEN]).many().unwrap();
+        let offer = Offer { len: (LEN as u64 / 2).into(), pieces: 1.into(), ..Offer::default() };
+        let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: 12_345, ..Head::default() };
+        a.forge(&b, &head, offer.as_bytes());
+        let over =
+            || b.engine(|engine| engine.core.multis.iter().any(|(_, multi)| multi.used > 0 && multi.in_flight == 0));
+        until(&[&a, &b], || over().then_some(()));
+        let finished = many.finish();
+        assert_eq!((finished.buffer.len(), finished.unread.len()), (LEN, 1), "{transport}");
+        let Err(OperationError { cause: Cause::Completion(error), .. }) = &finished.unread[0] else {
+            panic!("{transport}: {:?}", finished.unread)
+        };
+        assert_eq!(error.error, ErrorCode::Canceled, "{transport}: {error}");
+        // Its own end alone is not.
+        let none = b.endpoint.recv(Buffer::from(vec![0; LEN])).many().unwrap().finish();
+        assert_eq!((none.buffer.len(), none.unread.len()), (LEN, 0), "{transport}");
+    }
+}
