@@ -451,6 +451,7 @@ impl Engine {
             self.link_over(slot, code, &reason);
         } else {
             self.core.event(|| Event::Failed { peer, address, reason });
+            self.parted(slot);
         }
     }
 }

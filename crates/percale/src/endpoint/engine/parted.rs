@@ -3,8 +3,9 @@
 //!
 //! A slot is given up when nothing means it any more: it has no connection and asks for none, its address is not in the vector
 //! or does not lead to it, no receive is directed at it, no message of it waits to be received, and nothing is left of what it
-//! was doing to our memory. Looked for when a connection ends: then some of those that ended before are looked at, so a slot that
-//! was still meant is looked at again later. Endpoints with a role, members of groups and users of shared receives keep theirs.
+//! was doing to our memory. Looked for when a connection ends, or an attempt at one fails: then some of those that ended or
+//! failed before are looked at, so a slot that was still meant is looked at again later. Endpoints with a role, members of groups
+//! and users of shared receives keep theirs.
 
 use super::Engine;
 use super::peers::State;
@@ -15,13 +16,13 @@ use crate::wire::head::Kind;
 const LOOKS: usize = 4;
 
 impl Engine {
-    /// The connection in this slot has ended.
+    /// The connection in this slot has ended, or none came about.
     pub(super) fn parted(&mut self, slot: Connection) {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {
             let Some(slot) = self.core.peers.next_parted() else { return };
             if self.core.peers.get(slot).state != State::Idle {
-                continue; // It is back, and comes here again when it leaves.
+                continue; // It is back, or is being called, and comes here again when that is over.
             }
             if self.is_meant(slot) {
                 self.core.peers.part(slot);
@@ -42,6 +43,15 @@ impl Engine {
         self.core.peers.get(slot).left
     }
 
+    /// Whether a receive is directed at a peer without a connection.
+    fn has_directed_receives(&mut self, slot: Connection) -> bool {
+        let peer = self.core.peers.get(slot);
+        if peer.lost && !peer.directed {
+            return false; // Those that were posted before its connection ended have ended too.
+        }
+        [false, true].into_iter().any(|tagged| self.core.table(tagged).is_directed_at(slot.into()))
+    }
+
     /// Whether anything may still mean this slot.
     fn is_meant(&mut self, slot: Connection) -> bool {
         let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
@@ -51,8 +61,7 @@ impl Engine {
             || self.core.outbox.iter().any(|(to, _)| *to == slot)
             || !self.core.left.is_empty()
             || !self.core.collectives.is_idle()
-            // Those that were posted before its connection ended have ended too.
-            || self.core.peers.get(slot).directed
+            || self.has_directed_receives(slot)
             || self.has_left_messages(slot)
             || self.core.peers.is_named(slot)
     }

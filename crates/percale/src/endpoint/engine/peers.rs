@@ -104,7 +104,7 @@ pub(crate) struct Peer {
     pub(crate) heard: u32,
     /// Other slots are aliases of this one.
     aliased: bool,
-    /// A receive was directed at it since its connection ended.
+    /// A receive was directed at it since it was [lost](Self::lost). One that is not lost may have some without this.
     pub(crate) directed: bool,
     /// A message of it was here when its connection ended.
     pub(crate) left: bool,
@@ -200,7 +200,7 @@ pub(crate) struct Peers {
     pub(crate) single: bool,
     /// Slots that were given up.
     free: Vec<Connection>,
-    /// Slots whose connection ended, the longest ago first.
+    /// Slots whose connection ended, or whose attempt at one failed, the longest ago first.
     parted: VecDeque<Connection>,
 }
 
@@ -331,7 +331,7 @@ impl Peers {
         self.free.push(slot);
     }
 
-    /// The connection in this slot has ended.
+    /// The connection in this slot has ended, or none came about.
     pub(crate) fn part(&mut self, slot: Connection) {
         if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
             self.parted.push_back(slot);

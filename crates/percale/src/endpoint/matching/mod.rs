@@ -111,6 +111,11 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(pick)
     }
 
+    /// Whether a receive is directed at this source. Looks at all of them.
+    pub(crate) fn is_directed_at(&self, source: u64) -> bool {
+        self.posted.sources().any(|from| from == Source::From(source))
+    }
+
     /// Whether a message of this source is held, claimed or not. Looks at all of them.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
         self.unexpected.sources().any(|from| from == source)

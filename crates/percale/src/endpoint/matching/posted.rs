@@ -147,6 +147,14 @@ impl<R> Queue<R> {
         patterns
     }
 
+    /// From whom each receive takes messages, in posting order.
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.arena.walk(ORDER, self.order).map(|index| {
+            let entry = self.arena.key(index);
+            entry.masks.pattern(entry.key).source
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
         self.arena.walk(ORDER, self.order).map(|index| {

@@ -1,6 +1,8 @@
 //! Slots of peers that have left.
 
 use super::*;
+use crate::OpFlags;
+use crate::memory::buffer::Buffer;
 
 /// How many slots there are.
 fn slots(station: &Station) -> usize {
@@ -45,6 +47,56 @@ fn res_001_a_server_with_many_receives_and_messages_remembers_few_too() {
     }
     assert!(slots(&server) < 10, "{} slots for one client at a time", slots(&server));
     drop(receives);
+}
+
+/// A peer whose address the server's vector has, and which left before the server could reach it.
+fn unreachable_peer(server: &Station) -> PeerAddress {
+    let name = server.peer(&Station::new("tcp"));
+    let send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
+    until(&[server], || send.is_ready().then_some(()));
+    assert!(send.wait().is_err(), "nothing is there");
+    name
+}
+
+#[test]
+fn res_001_peers_that_were_never_reached_keep_no_slots() {
+    let server = Station::new("tcp");
+    for _ in 0..40 {
+        let name = unreachable_peer(&server);
+        server.vector.remove(name).unwrap();
+    }
+    assert!(slots(&server) < 8, "{} slots for one peer at a time", slots(&server));
+}
+
+#[test]
+fn msg_001_a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
+    let mut server = Station::new("tcp");
+    let Station { domain, vector, events, .. } = &server;
+    server.endpoint = domain.endpoint().vector(vector).event_queue(events).bind("127.0.0.1:0").unwrap();
+    let name = unreachable_peer(&server);
+    let mut buffer = Buffer::from(vec![0; 8]);
+    let segment = buffer.segment_for_receive().unwrap();
+    // Reported to the endpoint's own queue, and so posted without a note of that at the peer.
+    let is_posted =
+        server.engine(|engine| engine.receive_in_place(name, segment, Some((77, 0)), 1, OpFlags::COMPLETION));
+    assert!(is_posted);
+    server.vector.remove(name).unwrap();
+    for _ in 0..12 {
+        let other = visit("tcp", &server, |client, _| {
+            let to_server = client.peer(&server);
+            client.endpoint.tagged_inject(to_server, 77, &[7; 8]).unwrap();
+            // What follows it has arrived, and so has it.
+            client.endpoint.tagged_inject(to_server, 5, &[5; 8]).unwrap();
+            let next = server.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
+            until(&[client, &server], || next.is_ready().then_some(()));
+            assert_eq!(next.wait().unwrap().to_vec(), [5; 8]);
+        });
+        server.vector.remove(other).unwrap();
+        let waiting = server.engine(|engine| engine.core.table(true).posted_len());
+        assert_eq!(waiting, 1, "it took a message of {other:?}");
+    }
+    drop(server);
+    assert_eq!(buffer.into_vec(), [0; 8]);
 }
 
 #[test]
