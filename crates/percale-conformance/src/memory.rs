@@ -57,6 +57,22 @@ impl Memory {
         Self::of(&content(number, len))
     }
 
+    /// Memory that holds these bytes, in pages of its own at an address of the kernel's choice.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[must_use]
+    pub fn mapped(bytes: &[u8]) -> Self {
+        let (allowed, private) =
+            (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::PRIVATE);
+        // SAFETY: a new mapping, at an address that nobody uses.
+        let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes.len(), allowed, private) };
+        let ptr = ptr.expect("memory").cast::<u8>();
+        // SAFETY: the mapping is as long as the bytes, and nothing else knows it yet.
+        unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Self { ptr, len: bytes.len(), life: PhantomData }
+    }
+
     /// Addresses with nothing behind them, and nothing ever will be: for what the kernel refuses to copy. Not to be read or
     /// written here.
     ///
