@@ -224,6 +224,11 @@ impl Ledger {
         self.notes.drain(..).for_each(|note| eprintln!("{note}"));
     }
 
+    /// Writes to the log which stage of its end the worker has reached: one that hangs is asked nothing but where it is.
+    pub(crate) fn stage(&self, name: &str) {
+        eprintln!("{:9.3} {name}", self.begun.elapsed().as_secs_f64());
+    }
+
     /// Something that only a stranger could have sent.
     pub(crate) fn stranger(&mut self, text: &str) {
         if ["stranger", "flood", "pose", "own-address"].iter().any(|kind| self.plan.has(kind)) {

@@ -74,6 +74,7 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
         worker.work();
         worker.end()
     };
+    ledger.stage("looks at memory that was given back");
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(100));
         for changed in ledger.graves.look_at_all() {
@@ -81,6 +82,7 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
         }
     }
     ledger.graves = Graveyard::default();
+    ledger.stage("counts what is left");
     let after = Held::settled(&before);
     // The wake-up thread of futures, with its epoll and its eventfd, stays; so does one arena for the next allocation.
     let (descriptors, threads) = (before.descriptors + 4, before.threads + 2);
@@ -563,6 +565,7 @@ impl<A: Open> Worker<A> {
                 self.ledger.cancelled(context, was_posted);
             }
         }
+        self.ledger.stage("waits for operations");
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);
         while self.ledger.overdue() > 0 && Instant::now() < until {
             if !self.collect() {
@@ -570,16 +573,21 @@ impl<A: Open> Worker<A> {
             }
         }
         while let Some(station) = self.stations.pop() {
+            self.ledger.stage("closes an endpoint");
             station.close(&mut self.ledger);
         }
+        self.ledger.stage("closes endpoints of one connection");
         self.close_connections();
+        self.ledger.stage("closes windows");
         self.close_windows();
         // What follows is the worker's own; so many signals would only slow it down.
         life::interrupt_every(0);
+        self.ledger.stage("closes regions");
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);
         while !self.regions.is_empty() && Instant::now() < until {
             self.close_region();
         }
+        self.ledger.stage("closes its domain");
         self.reader.take().into_iter().for_each(Reader::stop);
         drop((self.pool.take(), self.queue.take(), std::mem::take(&mut self.regions)));
         let Self { domain, ledger, .. } = self;

@@ -21,7 +21,7 @@ const WHY: &str = "the endpoint was closed";
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The same over the simulated network, whose clock stands still meanwhile unless another thread moves it.
-const SIMULATED_LINGER: Duration = Duration::from_millis(2);
+const SIMULATED_LINGER: Duration = Duration::from_micros(500);
 
 impl Engine {
     /// Closes the endpoint: sends what is still to be sent, for a bounded time, says goodbye on every connection, ends all operations,
