@@ -42,7 +42,8 @@ pub enum Kind {
     WriteOffer = 14,
     /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`ReadHead`].
     Read = 15,
-    /// Bytes that a read asked for, or what an atomic fetched: `id` is the initiator's part, which ends with this.
+    /// Bytes that a read asked for, or what an atomic fetched: `id` is the initiator's part, which ends with this. `data` (with
+    /// [`Flags::DATA`]) as for [`Done`](Self::Done).
     ReadData = 16,
     /// The bytes that a read asked for wait at the target: `id` is the initiator's part, `tag` the target's operation, the
     /// payload an [`Offer`].
@@ -50,10 +51,11 @@ pub enum Kind {
     /// An atomic operation on a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is an
     /// [`AtomicHead`] and the operands.
     Atomic = 18,
-    /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal.
+    /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal. Where a
+    /// [`Wrote`](Self::Wrote) may follow, `data` (with [`Flags::DATA`]) is the generation of the region that was changed.
     Done = 19,
-    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` a
-    /// [`Notice`]. A payload is the access's length, 8 bytes, which the notice has no room for.
+    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` what the
+    /// target has yet to count, as [`Counts`] has it. The payload is a [`Notice`].
     Wrote = 20,
     /// Local transports: how can the region with the key `data` be reached without the target? `id` is the asker's.
     Resolve = 21,
@@ -170,36 +172,15 @@ bitflags! {
     }
 }
 
-/// What a [`Kind::Wrote`] says in its `id`: what the target has yet to count, and the access's length, if it is short enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice(pub u32);
-
-impl Notice {
-    /// Lengths from here on travel as a payload.
-    pub const LONG: u64 = 1 << (u32::BITS - Self::SHIFT);
-    const SHIFT: u32 = Counts::all().bits().count_ones();
-
-    /// A notice of these counts, and of this length if it is below [`LONG`](Self::LONG).
-    #[must_use]
-    #[inline]
-    pub const fn new(counts: Counts, len: u64) -> Self {
-        let len = if len < Self::LONG { len as u32 } else { 0 };
-        Self(counts.bits() | len << Self::SHIFT)
-    }
-
-    /// What the target has yet to count.
-    #[must_use]
-    #[inline]
-    pub const fn counts(self) -> Counts {
-        Counts::from_bits_truncate(self.0)
-    }
-
-    /// The access's length.
-    #[must_use]
-    #[inline]
-    pub const fn bytes(self) -> u64 {
-        (self.0 >> Self::SHIFT) as u64
-    }
+/// The payload of a [`Kind::Wrote`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Notice {
+    /// The generation of the region that was accessed: another may have its key by now. 0 if the initiator does not know it, of
+    /// reads: then nothing is reported, and nothing counted but what the endpoint counts.
+    pub generation: U64,
+    /// The bytes that were accessed.
+    pub len: U64,
 }
 
 /// The most bytes of a region that travel in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame unless a link that is

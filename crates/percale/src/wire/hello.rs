@@ -19,7 +19,7 @@ use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";

@@ -64,12 +64,8 @@ impl Engine {
                 let counted = counts.intersects(counts_it - Counts::REGION);
                 let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
                 let told = work.data.map(|data| Told { data, len: piece.len });
-                self.over(
-                    slot,
-                    rma_entry(write, work.context, piece.len),
-                    notify,
-                    tells.then_some((piece.key, counts_it, told)),
-                );
+                let tells = tells.then(|| ((piece.key, link.grant_generation(grant)), counts_it, told));
+                self.over(slot, rma_entry(write, work.context, piece.len), notify, tells);
                 return Ok(());
             }
         }
@@ -98,7 +94,7 @@ impl Engine {
             let tells = counts.intersects(counts_it)
                 || work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
             let told = work.data.map(|data| Told { data, len: work.remote.len });
-            let tells = tells.then_some((work.remote.key, counts_it, told));
+            let tells = tells.then(|| ((work.remote.key, link.grant_generation(grant)), counts_it, told));
             self.over(slot, atomic_entry(work), notify, tells);
             return Ok(());
         }
@@ -135,11 +131,18 @@ impl Engine {
         !flags.contains(OpFlags::DEVICE) && self.core.peers.is_settled(slot)
     }
 
-    /// An access was made directly; `tells` says of which key, what counts it there, and what the target is told to report.
+    /// An access was made directly; `tells` says of which region (key and generation), what counts it there, and what the target is told
+    /// to report.
     #[inline]
-    fn over(&mut self, slot: Connection, entry: Entry, notify: Notify, tells: Option<(u64, Counts, Option<Told>)>) {
-        if let Some((key, counts, told)) = tells {
-            self.core.wrote(slot, key, counts, told);
+    fn over(
+        &mut self,
+        slot: Connection,
+        entry: Entry,
+        notify: Notify,
+        tells: Option<((u64, u64), Counts, Option<Told>)>,
+    ) {
+        if let Some((region, counts, told)) = tells {
+            self.core.wrote(slot, region, counts, told);
             self.act();
         }
         self.core.complete(Side::Transmit, notify, entry);
@@ -317,7 +320,8 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
         let mut counts = if at == last { counted } else { Counts::empty() };
         counts.set(Counts::REGION, first && what.changes() && link.grant_notifies(grant));
-        core.wrote(slot, piece.key, counts, what.told().filter(|_| at == last));
+        let region = (piece.key, link.grant_generation(grant));
+        core.wrote(slot, region, counts, what.told().filter(|_| at == last));
     }
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
@@ -339,7 +343,8 @@ fn assisted(
     let writes = what.changes();
     let mut counts = core.peers.get(slot).counts & what.counts();
     counts.set(Counts::REGION, writes && link.grant_notifies(grant));
-    let Some(id) = core.start_assisted(slot, waiting, notify, counts) else { return Attempt::Executed };
+    let generation = link.grant_generation(grant);
+    let Some(id) = core.start_assisted(slot, waiting, notify, (generation, counts)) else { return Attempt::Executed };
     let token = id.to_wire();
     let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
     let result = link.direct_long(&long);
@@ -351,7 +356,7 @@ fn assisted(
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }
-    core.wrote(slot, piece.key, counts, what.told());
+    core.wrote(slot, (piece.key, generation), counts, what.told());
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
 }

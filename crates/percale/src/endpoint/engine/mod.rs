@@ -77,6 +77,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::event::epoll;
+use zerocopy::IntoBytes;
 
 use self::core::Core;
 use self::poller::Poller;
@@ -402,13 +403,15 @@ impl Engine {
             action => action,
         };
         // A stream keeps the second and later frames of a call until the next, which may not come: so all leave with the last.
-        let follows =
-            |next: &(Connection, Action)| next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..));
+        let follows = |next: &(Connection, Action)| {
+            next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
+        };
         let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
         let result = match &action {
             Action::Advance => return None,
             Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
             Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
+            Action::Notice(head, notice) => Segments::lend(notice.as_bytes(), |payload| link.send(head, payload, more)),
             Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
             Action::Push { id, token, request, source } => {
                 link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)

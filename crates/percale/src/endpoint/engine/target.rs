@@ -83,6 +83,15 @@ impl Core {
         self.reply(to, Kind::Done, head.id, number);
     }
 
+    /// Answers a request that changed a region, of which the initiator may have more to tell: that names the region by its generation.
+    #[cold]
+    fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
+        owe_reply(self.peers.get_mut(to));
+        let (flags, data) = (Flags::ID | Flags::DATA, region.generation());
+        let done = Head { kind: Kind::Done, flags, len: 0, tag: 0, data, id: head.id };
+        self.outbox.push_back((to, Action::Frame(done)));
+    }
+
     /// A request that changed a region has ended.
     fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, told: Option<Told>) {
         if let Ok(region) = result {
@@ -92,6 +101,9 @@ impl Core {
             if is_whole(head) {
                 self.count_access(Some(region), Counts::REGION | Counts::WRITES);
             }
+            if !is_whole(head) || head.kind == Kind::Atomic {
+                return self.answer_part(from, head, region);
+            }
         }
         self.answer(from, head, result.map(drop));
     }
@@ -99,7 +111,7 @@ impl Core {
     /// The link took an answer.
     #[inline]
     pub(super) fn answered(&mut self, to: Connection, action: &Action) {
-        let (Action::Frame(head) | Action::Bytes(head, _)) = action else { return };
+        let (Action::Frame(head) | Action::Bytes(head, _) | Action::Notice(head, _)) = action else { return };
         let peer = self.peers.get_mut(to);
         if head.kind == Kind::Wrote {
             peer.notices = peer.notices.saturating_sub(1);
@@ -271,7 +283,7 @@ impl Core {
             if is_whole(head) {
                 self.count_access(None, Counts::READS);
             }
-            self.send_data(from, head, bytes);
+            self.send_data(from, head, None, bytes);
             return Ok(());
         }
         let (source, staged) = self.lend_read(from, head, len)?;
@@ -341,9 +353,12 @@ impl Core {
         self.serve(to, head.id, source, Some(buffer), false)
     }
 
-    fn send_data(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) {
-        let head =
-            Head { kind: Kind::ReadData, flags: Flags::ID, len: bytes.len() as u32, tag: 0, data: 0, id: head.id };
+    /// Sends bytes of a region; `changed` is the region if it was changed too.
+    fn send_data(&mut self, to: Connection, head: &Head, changed: Option<&Registered>, bytes: Vec<u8>) {
+        let mut flags = Flags::ID;
+        flags.set(Flags::DATA, changed.is_some());
+        let data = changed.map_or(0, Registered::generation);
+        let head = Head { kind: Kind::ReadData, flags, len: bytes.len() as u32, tag: 0, data, id: head.id };
         owe_reply(self.peers.get_mut(to));
         self.outbox.push_back((to, Action::Bytes(head, bytes)));
     }
@@ -390,7 +405,7 @@ impl Core {
             Ok(region) if request.kind == AtomicKind::Plain => self.changed(from, head, Ok(&region), None),
             Ok(region) => {
                 self.count_access(Some(&region), counts_of_atomic(request.op, request.kind));
-                self.send_data(from, head, fetched);
+                self.send_data(from, head, Some(&region), fetched);
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
@@ -398,15 +413,22 @@ impl Core {
 
     /// A peer wrote a region by itself, or read it, or tells of an access of several parts.
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(Notice { generation, len }) = payload.read::<Notice>(0) else {
+            return self.peers.accuse(from, "a notice of an access that does not say of which region");
+        };
         let Ok(region) = self.region(from, head.tag) else { return }; // Closed since.
-        let counts = Notice(head.id).counts();
+        let counts = Counts::from_bits_truncate(head.id);
+        // Reads that were executed in parts: the initiator learns no generation, and only the endpoint counts.
+        let read = counts == Counts::READS && !head.flags.contains(Flags::DATA);
+        if generation.get() != region.generation() && !(read && generation.get() == 0) {
+            return; // Closed since, and another region has the key.
+        }
         let right = if counts == Counts::READS { Access::REMOTE_FETCH } else { Access::REMOTE_ATOMIC };
         if !region.rights().contains(right) {
-            return; // Another region has the key by now.
+            return;
         }
         if head.flags.contains(Flags::DATA) {
-            let len = payload.read::<U64>(0).map_or(Notice(head.id).bytes(), U64::get);
-            self.report_written(from, Told { data: head.data, len });
+            self.report_written(from, Told { data: head.data, len: len.get() });
         }
         self.count_access(Some(&region), counts);
     }

@@ -15,7 +15,7 @@ use crate::memory::region::{Refusal, Registered};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::table::Id;
 use crate::transport::Connection;
-use crate::wire::head::{Head, Offer};
+use crate::wire::head::{Head, Notice, Offer};
 
 use super::super::matching::Held;
 
@@ -399,6 +399,8 @@ pub(crate) enum Action {
     Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),
+    /// Send this [`Kind::Wrote`](crate::wire::head::Kind::Wrote) and its payload.
+    Notice(Head, Notice),
     /// Fetch an offer.
     Pull {
         /// The sender's operation.

@@ -159,6 +159,7 @@ impl Keys {
             located,
             pin: Pin::default(),
             grants: Mutex::new(Grants::default()),
+            generation: OnceLock::new(),
             counter: OnceLock::new(),
             process: self.process,
         };

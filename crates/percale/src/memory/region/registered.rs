@@ -1,5 +1,6 @@
 //! A region as the domain knows it: what peers may do with it, and to whom it was granted.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::access::{Access, Refusal, admit};
@@ -129,6 +130,8 @@ pub struct Registered {
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
     pub(super) grants: Mutex<Grants>,
+    /// Tells it from every other region of this process; taken when a peer is first told.
+    pub(super) generation: OnceLock<u64>,
     pub(super) counter: OnceLock<Arc<Counter>>,
     /// Whose it is: in a fork of that process nobody is at it.
     pub(super) process: Process,
@@ -155,6 +158,7 @@ impl Registered {
             located: None,
             pin: Pin::default(),
             grants: Mutex::default(),
+            generation: OnceLock::new(),
             counter: OnceLock::new(),
             process: Process::current().expect("a page"),
         })
@@ -184,6 +188,7 @@ impl Registered {
             located: self.located.clone(),
             pin: Pin::default(),
             grants: Mutex::default(),
+            generation: OnceLock::new(),
             counter: self.counter.clone(),
             process: self.process,
         }
@@ -264,6 +269,13 @@ impl Registered {
     /// Whom it was granted to.
     pub(crate) fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no other region of this process has or had, whatever its key; never 0. Peers return it with what they report of
+    /// the region: its owner chooses the key, and may have given it to another region by then.
+    pub(crate) fn generation(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Counts what peers wrote.

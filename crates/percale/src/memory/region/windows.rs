@@ -161,6 +161,7 @@ impl Registered {
             located: region.located.clone(),
             pin: Pin::default(),
             grants: Grants::default().into(),
+            generation: OnceLock::new(),
             counter: OnceLock::new(),
             process: region.process,
         };
@@ -172,6 +173,7 @@ impl Registered {
     pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key.into(), through);
+        self.generation = OnceLock::new();
         (self.access, self.rights) = (access, access.remote_rights());
         (self.base, self.len) = (region.base.wrapping_add(offset), len);
         self.memory = region.memory.slice(offset as usize, len as usize);

@@ -80,7 +80,8 @@ fn send_part(
         What::Read(work) => (work.local.slice(offset, len), true),
         What::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
     };
-    let part = Part { access, to: slot, local, pushing: false, asked: false, answered: None, takes_data };
+    let key = remote.key;
+    let part = Part { access, to: slot, local, key, pushing: false, asked: false, answered: None, takes_data };
     let id = core.parts.insert(part);
     let mut head = Head {
         kind: Kind::Write,

@@ -118,6 +118,8 @@ pub(crate) struct Part {
     pub(super) to: Connection,
     /// Our memory: what is written, or where results go.
     pub(super) local: Segments,
+    /// Of the region.
+    key: u64,
     /// A transport uses `local`: reads it to serve a pull, or fetches into it.
     pub(super) pushing: bool,
     /// The target has asked for the bytes of a long write: it does so once.
@@ -206,6 +208,16 @@ impl Core {
         }
     }
 
+    /// The answer to a part says which region it was, if the target is to be told more of that.
+    fn learn(&mut self, id: Id<Part>, answer: &Head) {
+        let Part { access, key, .. } = self.parts[id];
+        if answer.flags.contains(Flags::DATA)
+            && let Some(tell) = self.accesses.get_mut(access).and_then(|access| access.tell.as_mut())
+        {
+            tell.learn(key, answer.data);
+        }
+    }
+
     /// [`Kind::Done`].
     pub(super) fn done(&mut self, from: Connection, head: &Head) {
         let result = match (head.tag, Refusal::from_number(head.tag)) {
@@ -218,6 +230,7 @@ impl Core {
             NamedPart::Gone => return,
             NamedPart::None => return self.peers.accuse(from, "an answer to an access that nobody asked for"),
         };
+        self.learn(id, head);
         let part = &mut self.parts[id];
         if result.is_ok() && part.takes_data {
             return self.peers.accuse(from, "the end of a read without its bytes");
@@ -244,6 +257,7 @@ impl Core {
             return self.peers.accuse(from, "more or fewer bytes than were to be read");
         }
         payload.copy_into(&part.local, 0);
+        self.learn(id, head);
         self.part_over(id, Ok(()));
     }
 
@@ -337,16 +351,16 @@ impl Core {
     /// Tells the target what it cannot know by itself: of each region once, and with the last what the endpoint counts, and the
     /// data.
     fn tell(&mut self, to: Connection, tell: &Tell) {
-        let keys = &tell.keys[..tell.count];
+        let regions = tell.regions();
         let counted = self.peers.get(to).counts & tell.counts;
-        for (at, key) in keys.iter().enumerate() {
-            let (told, counted) = if at + 1 == keys.len() { (tell.told, counted) } else { (None, Counts::empty()) };
-            self.wrote(to, *key, tell.counts & Counts::REGION | counted, told);
+        for (at, region) in regions.iter().enumerate() {
+            let (told, counted) = if at + 1 == regions.len() { (tell.told, counted) } else { (None, Counts::empty()) };
+            self.wrote(to, *region, tell.counts & Counts::REGION | counted, told);
         }
     }
 
-    /// Tells the target that its region was accessed, if there is anything to be told.
-    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: Counts, told: Option<Told>) {
+    /// Tells the target that its region with this key and this generation was accessed, if there is anything to be told.
+    pub(super) fn wrote(&mut self, to: Connection, (key, generation): (u64, u64), counts: Counts, told: Option<Told>) {
         if counts.is_empty() && told.is_none() {
             return;
         }
@@ -354,14 +368,10 @@ impl Core {
         flags.set(Flags::DATA, told.is_some());
         self.peers.get_mut(to).notices += 1;
         let Told { data, len } = told.unwrap_or(Told { data: 0, len: 0 });
-        let mut head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data, id: Notice::new(counts, len).0 };
-        let action = if len < Notice::LONG {
-            Action::Frame(head)
-        } else {
-            head.len = size_of::<U64>() as u32;
-            Action::Bytes(head, U64::new(len).as_bytes().to_vec())
-        };
-        self.outbox.push_back((to, action));
+        let head =
+            Head { kind: Kind::Wrote, flags, len: size_of::<Notice>() as u32, tag: key, data, id: counts.bits() };
+        let notice = Notice { generation: U64::new(generation), len: U64::new(len) };
+        self.outbox.push_back((to, Action::Notice(head, notice)));
     }
 
     /// Begins a long access that we make ourselves with the target's help; its number. `None` if it had begun.
@@ -370,11 +380,15 @@ impl Core {
         slot: Connection,
         waiting: &mut Waiting,
         notify: Notify,
-        counts: Counts,
+        (generation, counts): (u64, Counts),
     ) -> Option<Id<Execution>> {
         let posted = waiting.start(self.accesses.next_id())?;
         let what = posted.work();
-        let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
+        let tell = (!counts.is_empty() || what.data().is_some()).then(|| {
+            let mut tell = what.tell(counts);
+            what.pieces().iter().for_each(|piece| tell.learn(piece.key, generation));
+            tell
+        });
         self.peers.started(slot);
         self.peers.get_mut(slot).executed += 1;
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))

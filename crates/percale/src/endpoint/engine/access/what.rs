@@ -8,7 +8,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
 use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{IOV_LIMIT, Segments};
 use crate::table::Id;
 use crate::trigger::Operation;
 use crate::wire::head::Counts;
@@ -137,10 +137,10 @@ impl What {
 
     /// What the target is told once the access has ended: what it has yet to count, and the data.
     pub(super) fn tell(&self, counts: Counts) -> Tell {
-        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, told: self.told() };
+        let mut tell = Tell { regions: [(0, 0); IOV_LIMIT], count: 0, counts, told: self.told() };
         for piece in self.pieces() {
-            if !tell.keys[..tell.count].contains(&piece.key) {
-                tell.keys[tell.count] = piece.key;
+            if !tell.regions().iter().any(|(key, _)| *key == piece.key) {
+                tell.regions[tell.count] = (piece.key, 0);
                 tell.count += 1;
             }
         }
@@ -246,10 +246,25 @@ pub(in super::super) struct Told {
 /// What the target is told of an access that it could not count or report by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
-    pub(super) keys: [u64; crate::memory::volatile::IOV_LIMIT],
-    pub(super) count: usize,
+    /// Keys of the regions, and their generations, as far as the target has said them; else 0.
+    regions: [(u64, u64); IOV_LIMIT],
+    count: usize,
     pub(super) counts: Counts,
     pub(super) told: Option<Told>,
+}
+
+impl Tell {
+    /// The keys of the regions, each once, and their generations.
+    pub(super) fn regions(&self) -> &[(u64, u64)] {
+        &self.regions[..self.count]
+    }
+
+    /// The region that was accessed by this key has this generation.
+    pub(super) fn learn(&mut self, key: u64, generation: u64) {
+        for (_, known) in self.regions[..self.count].iter_mut().filter(|(its, _)| *its == key) {
+            *known = generation;
+        }
+    }
 }
 
 impl Constant for What {

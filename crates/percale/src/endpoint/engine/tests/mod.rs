@@ -13,6 +13,7 @@ mod hostile;
 mod identity;
 mod lingering;
 mod logging;
+mod notices;
 mod owned;
 mod pairs;
 mod parted;

@@ -165,6 +165,12 @@ impl Initiator {
         self.grants.get(grant).is_some_and(|grant| grant.notifies)
     }
 
+    /// The generation under which the region was granted, which is the region's; 0 if the grant was forgotten.
+    #[inline]
+    pub(super) fn generation(&self, grant: GrantIndex) -> u64 {
+        self.grants.get(grant).map_or(0, |grant| grant.generation)
+    }
+
     /// Whether atomic operations can be made directly.
     #[inline]
     pub(super) fn can_atomic(&self, grant: GrantIndex) -> bool {

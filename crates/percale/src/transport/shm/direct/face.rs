@@ -34,6 +34,12 @@ impl ShmLink {
         self.initiator().is_some_and(|initiator| initiator.notifies(grant))
     }
 
+    /// The generation of the region that was granted, by which a notice of an access names it.
+    #[inline]
+    pub(crate) fn grant_generation(&mut self, grant: GrantIndex) -> u64 {
+        self.initiator().map_or(0, |initiator| initiator.generation(grant))
+    }
+
     /// Whether [`direct_atomic`](Self::direct_atomic) can be used. If not, the peer executes atomic operations.
     #[inline]
     pub(crate) fn grant_can_atomic(&mut self, grant: GrantIndex) -> bool {

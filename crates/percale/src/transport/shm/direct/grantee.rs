@@ -4,7 +4,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{ENTRIES, PAGE_BYTES};
@@ -122,9 +121,8 @@ impl ShmGrantee {
         self.granted().entries.get(entry as usize).map(|(generation, _)| *generation)
     }
 
-    /// A free entry, and a generation that was never used.
+    /// A free entry, and the region's generation, which no entry of any page held before.
     fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut granted = self.granted();
         let index = match granted.free.pop() {
             Some(index) => index,
@@ -138,7 +136,7 @@ impl ShmGrantee {
                 index as u32
             }
         };
-        let generation = NEXT.fetch_add(1, Ordering::Relaxed);
+        let generation = region.generation();
         *granted.entries.get_mut(index as usize)? = (generation, Arc::downgrade(region));
         Some((index, generation))
     }

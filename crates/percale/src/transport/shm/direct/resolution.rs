@@ -30,7 +30,8 @@ pub(super) struct Resolution {
     /// 1 if the owner counts what is written, and must be told of it.
     pub(super) notify: u8,
     pub(super) reserved: u8,
-    /// The grant's place in the key page, and what stands there while it holds.
+    /// The grant's place in the key page, and the region's generation, which stands there while the grant holds. Notices of accesses
+    /// return it.
     pub(super) entry: U32,
     pub(super) generation: U64,
     /// How the first byte is named.

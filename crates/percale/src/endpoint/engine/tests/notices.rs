@@ -1,0 +1,121 @@
+//! Notices of accesses that come when their region is closed, and another has its key.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::memory::region::Access;
+use crate::{Counter, Entry, Region, RemoteMemory};
+
+const KEY: u64 = 0x1234;
+const DATA: u64 = 99;
+/// More than travels in one frame with its data.
+const LONG: usize = 64 << 10;
+
+/// A target whose region is closed before it hears of an access to it.
+struct Scene {
+    a: Station,
+    b: Station,
+    to_b: PeerAddress,
+    /// Where the target reports what peers write.
+    queue: CompletionQueue,
+}
+
+impl Scene {
+    fn new(transport: &str) -> Self {
+        let queue = CompletionQueue::default();
+        let (a, b) = (Station::new(transport), Station::reporting(transport, Trust::SameUser, &queue));
+        let to_b = connect(&a, &b);
+        Self { a, b, to_b, queue }
+    }
+
+    /// A region with the one key, and what counts writes to it. Peers of this user can map its memory.
+    fn region(&self) -> (Region, Arc<Counter>) {
+        let counter = Arc::new(Counter::new());
+        let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let memory = self.b.domain.allocate(LONG).unwrap();
+        let registration = self.b.domain.registration(rights).key(KEY).counter(&counter);
+        (registration.own(memory).unwrap(), counter)
+    }
+
+    /// Makes progress at the target alone until the region's first byte is this.
+    fn until_written(&self, region: &Region, byte: u8) {
+        let written = || {
+            let mut first = [0];
+            region.read(0, &mut first);
+            (first[0] == byte).then_some(())
+        };
+        until(&[&self.b], written);
+    }
+
+    /// A message that follows whatever the initiator has sent.
+    fn barrier(&self) {
+        let before = self.a.finished() + self.b.finished();
+        let receive = self.b.endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap();
+        let send = self.a.endpoint.tagged_send(self.to_b, 2, vec![0; 8]).start().unwrap();
+        until(&[&self.a, &self.b], || (self.a.finished() + self.b.finished() == before + 2).then_some(()));
+        send.wait().unwrap();
+        receive.wait().unwrap();
+    }
+
+    /// What the target reported of what peers wrote.
+    fn reported(&self) -> Option<u64> {
+        let mut entries = [Entry::default()];
+        (self.queue.read(&mut entries).unwrap() > 0).then(|| entries[0].data)
+    }
+
+    fn assert_told_of_nothing(&self, counter: &Counter, what: &str) {
+        self.barrier();
+        assert_eq!((counter.read(), self.reported()), (0, None), "{what}: another region had the key");
+    }
+}
+
+#[test]
+fn rma_003_bind_001_a_direct_writes_notice_is_for_the_region_that_was_written() {
+    let scene = Scene::new("shm");
+    let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
+    let remote: RemoteMemory = region.remote().slice(0..8);
+    let write = a.endpoint.write(*to_b, vec![1; 8], remote).start().unwrap();
+    until(&[a, b], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    until(&[a, b], || (counter.read() == 1).then_some(()));
+    // Now it is granted: this one is over before the target does anything.
+    let write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
+    until(&[a], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    region.close().unwrap();
+    let (_region, other) = scene.region();
+    scene.assert_told_of_nothing(&other, "a write");
+    assert_eq!(counter.read(), 1);
+}
+
+#[test]
+fn rma_003_bind_001_an_executed_accesses_notice_is_for_the_region_that_was_written() {
+    let scene = Scene::new("tcp");
+    let Scene { a, to_b, .. } = &scene;
+    let (region, counter) = scene.region();
+    let write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
+    a.endpoint.progress();
+    scene.until_written(&region, 1);
+    region.close().unwrap();
+    let (region, other) = scene.region();
+    until(&[a], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    scene.assert_told_of_nothing(&other, "a write");
+    assert_eq!(counter.read(), 0);
+    // Of an atomic operation it is no more than the report.
+    let add = a.endpoint.fetch_add(*to_b, region.remote().slice(0..8), 2_u64).data(DATA).start().unwrap();
+    a.endpoint.progress();
+    scene.until_written(&region, 2);
+    region.close().unwrap();
+    let (region, another) = scene.region();
+    until(&[a], || add.is_ready().then_some(()));
+    add.wait().unwrap();
+    scene.assert_told_of_nothing(&another, "an atomic operation");
+    assert_eq!(other.read(), 1, "it was counted when it was executed");
+    // What is told in time is counted and reported.
+    let write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
+    until(&[a, &scene.b], || write.is_ready().then_some(()));
+    write.wait().unwrap();
+    scene.barrier();
+    assert_eq!((another.read(), scene.reported()), (1, Some(DATA)));
+}
