@@ -101,8 +101,8 @@ impl Operations {
         self.errands.wake(slot.waker.take());
     }
 
-    /// The endpoint is closed, and has ended what it knew of. What is left waits for a counter whose last handle is being dropped: it comes too
-    /// late to be begun.
+    /// The endpoint is closed, and has ended what it knew of. Ends whatever is left, for nothing else will: what waits for a counter whose last
+    /// handle is being dropped, say, which comes too late to be begun.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
@@ -273,5 +273,49 @@ mod tests {
         leaves(&|operations, id| assert!(operations.park(id)));
         leaves(&|operations, id| assert!(operations.set_waker(id, Waker::noop(), &mut Some(Waker::noop().clone()))));
         leaves(&|operations, id| operations.finish(id.to_u64(), Ok(entry(id))));
+    }
+
+    /// Counts the times that it woke a task.
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_endpoint_ends_each_operation_that_is_left_and_no_other() {
+        let mut operations = Operations::default();
+        let [waits, finished, many, parked] = [1, 2, 3, 4].map(|len| operations.start(buffer(len)));
+        let wakes = Arc::new(Wakes(AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&wakes));
+        assert!(operations.set_waker(waits, &waker, &mut Some(waker.clone())));
+        operations.finish(finished.to_u64(), Ok(entry(finished)));
+        operations.many(many);
+        operations.finish(many.to_u64(), Ok(entry(many)));
+        assert!(operations.park(parked) && !operations.is_done(many));
+        let before = operations.finished();
+        operations.end_all("over");
+        assert_eq!(operations.finished(), before + 3);
+        operations.take_errands().run();
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+        let is_over = |result: Option<Result<Entry, ErrorEntry>>| {
+            result.expect("a result").is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")
+        };
+        // What waits for a message, say.
+        assert!(is_over(operations.take_result(waits)) && operations.is_done(waits));
+        assert_eq!(operations.release(waits).expect("its buffer").len(), 1);
+        // What has ended keeps its one result.
+        assert!(operations.take_result(finished).expect("a result").is_ok() && operations.is_done(finished));
+        assert_eq!(operations.release(finished).expect("its buffer").len(), 2);
+        // The results so far, and then the end, after which nothing comes.
+        assert!(operations.take_result(many).expect("a result").is_ok());
+        assert!(is_over(operations.take_result(many)) && operations.is_done(many));
+        assert_eq!(operations.release(many).expect("its buffer").len(), 3);
+        // Nobody asks for the result, and the buffer is freed.
+        assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());
+        operations.end_all("over");
+        assert_eq!(operations.finished(), before + 3, "each ends once");
     }
 }

@@ -277,6 +277,11 @@ impl WeakShared {
         self.upgrade_closed().filter(|helper| !helper.inner.closed.load(Ordering::Acquire))
     }
 
+    /// Whether somebody has it, closed or not.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
     /// As [`upgrade`](Self::upgrade), also if it is closed: to end what came late.
     pub(crate) fn upgrade_closed(&self) -> Option<Helper> {
         self.0.upgrade().map(|inner| Helper { inner })

@@ -102,7 +102,8 @@ pub(crate) struct Submissions {
 #[derive(Debug, Default)]
 struct List {
     due: VecDeque<Box<Transfer>>,
-    /// The endpoint is closed. What becomes due nevertheless is reported here as cancelled: sends and receives.
+    /// The endpoint is closed, and reported to these queues, of sends and of receives, or to its own. What becomes due nevertheless ends
+    /// as cancelled ([`Submissions::end_late`]).
     closed: Option<[Option<CompletionQueue>; 2]>,
 }
 
@@ -159,17 +160,34 @@ impl Submissions {
     /// Adds what is due; if the endpoint is closed that ends at once.
     pub(super) fn push(&self, transfer: Box<Transfer>) {
         let mut list = self.lock();
-        let Some(queues) = &list.closed else {
-            list.due.push_back(transfer);
-            return self.any.store(true, Ordering::SeqCst);
-        };
-        let (operation, queues) = (*transfer.operation.work(), queues.clone());
-        drop(list);
-        let queue = queues.into_iter().nth(usize::from(operation.side() == Side::Receive)).flatten();
-        // Only deferred work comes so late, and always without reserved room.
-        if let Some(queue) = queue {
+        if list.closed.is_some() {
+            return self.end_late(transfer, list);
+        }
+        list.due.push_back(transfer);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends what comes when the endpoint is closed: deferred work, and what waited for a counter whose last handle is being dropped, for it
+    /// was nowhere when the endpoint ended all that it knew of. None of it has reserved room.
+    #[cold]
+    fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
+        if transfer.notify == Notify::Operation {
+            drop(list); // What the transfer owns may be the last handle of a counter, which comes here.
+            return; // Closing ended it for its handle, or is about to.
+        }
+        let operation = *transfer.operation.work();
+        let side = usize::from(operation.side() == Side::Receive);
+        if let Some(queue) = list.closed.as_ref().and_then(|queues| queues[side].clone()) {
+            drop(list);
             let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("the endpoint was closed");
             queue.update(|ring| ring.push_error_event(error));
+        } else if self.endpoint.get().is_some_and(WeakShared::is_alive) {
+            // Its own queue can still be read: it is reported there as soon as nobody is in the endpoint, or by the next reader.
+            transfer.canceled = true;
+            list.due.push_back(transfer);
+            self.any.store(true, Ordering::SeqCst);
+        } else {
+            drop(list);
         }
     }
 
@@ -208,7 +226,9 @@ impl Submissions {
             }
             return;
         }
-        let begun = self.endpoint.get().and_then(WeakShared::upgrade).is_some_and(|endpoint| endpoint.begin_due());
+        // Also in one that is closed: that ends what came late.
+        let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
+        let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
         if !begun {
             self.bell.wake();
         }

@@ -2,11 +2,19 @@
 
 #![expect(unsafe_code, reason = "the raw face is tested; it says why its calls are sound")]
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
 use crate::completion::counter::Counter;
+use crate::completion::entry::{CompletionFlags, ErrorCode};
 use crate::domain::{Domain, DomainBuilder};
+use crate::endpoint::work::{OpFlags, ReceiveWork};
+use crate::memory::volatile::Segments;
+use crate::{CompletionQueue, PeerAddress, SharedEndpoint};
 
 fn domain() -> Domain {
     let network = crate::transport::sim::Network::new(1, crate::transport::sim::SimOptions::default());
@@ -290,4 +298,83 @@ proptest::proptest! {
             }
         }
     }
+}
+
+/// Closes an endpoint when it is woken.
+struct Closes(Mutex<Option<SharedEndpoint>>);
+
+impl Wake for Closes {
+    fn wake(self: Arc<Self>) {
+        let endpoint = self.0.lock().unwrap().take();
+        assert!(endpoint.is_none_or(|endpoint| endpoint.close().is_ok()));
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {}
+}
+
+/// An endpoint that is closed while the last handle of a counter is being dropped, for which what is posted here waits.
+fn closed_in_the_drop(
+    queue: Option<&CompletionQueue>,
+    post: impl FnOnce(&'static SharedEndpoint, &Counter),
+) -> &'static SharedEndpoint {
+    let domain: &Domain = Box::leak(Box::new(domain()));
+    let vector = domain.address_vector().build().unwrap();
+    let one = domain.endpoint().vector(&vector);
+    let one = queue.into_iter().fold(one, |one, queue| one.receive_queue(queue));
+    let one: &SharedEndpoint = Box::leak(Box::new(one.bind_shared("10.0.0.1:1").unwrap()));
+    let other = domain.endpoint().vector(&vector).bind_shared("10.0.0.2:1").unwrap();
+    let counter = Counter::new();
+    post(one, &counter);
+    // What was queued last is taken back first, and its waker closes the endpoint of what was queued before.
+    let mut last = pin!(other.recv(vec![7; 64]).when(&counter, 5).start().unwrap());
+    let waker = Waker::from(Arc::new(Closes(Mutex::new(Some(one.clone())))));
+    assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(counter);
+    assert!(one.is_closed() && !other.is_closed());
+    let Poll::Ready(Err(_)) = last.poll(&mut Context::from_waker(&waker)) else { panic!("it was not taken back") };
+    one
+}
+
+/// A raw receive with this context that waits for the counter.
+fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
+    let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::COMPLETION);
+    let receive = Operation::Receive(ReceiveWork { from, segments, tag: None, context, flags });
+    // SAFETY: no memory is named.
+    unsafe { endpoint.post_when(&receive, counter, 5) }.unwrap();
+}
+
+#[test]
+fn what_was_taken_back_is_reported_though_its_endpoint_was_closed_meanwhile() {
+    let post = |endpoint: &'static SharedEndpoint, counter: &Counter| {
+        (77..80).for_each(|context| post_receive(endpoint, counter, context));
+    };
+    let queue = CompletionQueue::default();
+    for queue in [None, Some(&queue)] {
+        let endpoint = closed_in_the_drop(queue, post);
+        let read = || match queue {
+            None => endpoint.read_error(),
+            Some(queue) => queue.read_error(),
+        };
+        let mut ended: Vec<_> = std::iter::from_fn(read).collect();
+        ended.sort_by_key(|error| error.entry.context);
+        let contexts: Vec<_> = ended.iter().map(|error| error.entry.context).collect();
+        assert_eq!(contexts, [77, 78, 79], "each once, queue {}", queue.is_some());
+        let is_right =
+            |flags: CompletionFlags, code| flags.contains(CompletionFlags::RECEIVE) && code == ErrorCode::Canceled;
+        assert!(ended.iter().all(|error| is_right(error.entry.flags, error.error)));
+    }
+}
+
+#[test]
+fn a_safe_operation_that_was_taken_back_late_is_reported_to_its_handle_alone() {
+    let queue = CompletionQueue::default();
+    let receiving = Mutex::new(None);
+    let post = |endpoint: &'static SharedEndpoint, counter: &Counter| {
+        *receiving.lock().unwrap() = Some(endpoint.recv(vec![7; 64]).when(counter, 5).start().unwrap());
+    };
+    closed_in_the_drop(Some(&queue), post);
+    let receiving = pin!(receiving.into_inner().unwrap().unwrap());
+    let Poll::Ready(Err(error)) = receiving.poll(&mut Context::from_waker(Waker::noop())) else { panic!("not ended") };
+    assert_eq!(error.buffer.expect("the buffer comes back").len(), 64);
+    assert!(queue.read_error().is_none(), "its number is nobody's context");
 }

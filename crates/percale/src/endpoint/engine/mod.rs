@@ -202,7 +202,7 @@ impl Engine {
     #[inline(always)]
     fn chores(&mut self) -> bool {
         if !self.process.is_here() {
-            return false;
+            return self.closed && self.core.submissions.any() && self.begin_due();
         }
         if self.connector.has_notices() {
             self.take_notices();
