@@ -5,9 +5,18 @@
 //! process has ended, never less; and operations on memory of the application are reported only then.
 //!
 //! It is looked at when endpoints are opened and closed, by progress threads, and by readers of queues, never under an endpoint's lock: what
-//! is dropped here may run code of the application. If more than [`LIMIT`] are kept, which takes as many
-//! peers that do not move, the memory of further ones is given up for good.
+//! is dropped here may run code of the application.
+//!
+//! Nothing is given up, however much is kept: a report would be lost, with the room that was reserved for it. What bounds it:
+//! * Of one connection it is at most eight pulls and one long access, and only where the peer was stopped in the middle of a copy, or does
+//!   not keep the protocol. Memory and operations are those that the application posted.
+//! * Of one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was closed.
+//! * What is kept holds descriptors that pin the peer's process, so there are no more connections than descriptors.
+//! * It ends with the peer's process.
+//!
+//! A look at it takes [`LOOKS`] of them at most, in turn, so that readers of queues do not pay for many.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,8 +33,8 @@ use crate::memory::forked::PerProcess;
 use crate::transport::shm::Residue;
 use crate::trigger::Transfer;
 
-/// How many closed endpoints are kept track of.
-const LIMIT: usize = 1024;
+/// How many closed endpoints are looked at, at a time.
+const LOOKS: usize = 64;
 
 /// Memory of an operation. It is never looked at, only dropped.
 #[derive(Debug)]
@@ -112,7 +121,7 @@ impl Aside {
     }
 }
 
-static KEPT: PerProcess<Mutex<Vec<Aside>>> = PerProcess::new();
+static KEPT: PerProcess<Mutex<VecDeque<Aside>>> = PerProcess::new();
 /// How many are kept; in a forked child, how many its parent kept.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -121,16 +130,14 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn keep(aside: Aside) {
     crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
     );
+    // An endpoint that is here has its process's mark, so this one is found.
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.len() >= LIMIT {
-        return std::mem::forget(aside);
-    }
-    kept.push(aside);
+    kept.push_back(aside);
     COUNT.store(kept.len(), Ordering::Relaxed);
 }
 
-/// Gives back what is over. Costs a load if nothing is kept.
+/// Gives back what is over, as far as it looks: see the module. Costs a load if nothing is kept.
 #[inline]
 pub(crate) fn settle() {
     if COUNT.load(Ordering::Relaxed) > 0 {
@@ -141,11 +148,18 @@ pub(crate) fn settle() {
 #[cold]
 fn settle_some() {
     let Some(kept) = KEPT.get() else { return };
-    let over: Vec<Aside> = {
+    let mut over = Vec::new();
+    {
         let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is at it.
-        let over = kept.extract_if(.., |aside| aside.is_over()).collect();
+        for _ in 0..kept.len().min(LOOKS) {
+            let Some(aside) = kept.pop_front() else { break };
+            if aside.is_over() {
+                over.push(aside);
+            } else {
+                kept.push_back(aside);
+            }
+        }
         COUNT.store(kept.len(), Ordering::Relaxed);
-        over
-    };
+    }
     over.into_iter().for_each(Aside::end);
 }

@@ -43,6 +43,13 @@ impl Residue {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
     }
 
+    /// For tests: what is released when this is.
+    #[cfg(test)]
+    pub(crate) fn twin(&self) -> Self {
+        let (pair, pulls, process) = (Arc::clone(&self.pair), self.pulls.clone(), self.process.clone());
+        Self { pair, side: self.side, pulls, assisted: None, process }
+    }
+
     /// Whether the peer may be copying for the pull of this token.
     pub(crate) fn holds_pull(&self, token: u32) -> bool {
         self.pulls.iter().any(|(held, _)| *held == token)

@@ -182,3 +182,45 @@ fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
         assert!(matches!(receive.wait().unwrap_err().cause, Cause::Completion(_)), "{transport}");
     }
 }
+
+#[test]
+fn flt_009_however_many_closed_endpoints_are_kept_each_operation_is_reported() {
+    use crate::completion::entry::{Entry, ErrorEntry};
+    use crate::endpoint::engine::aside::{self, Aside, Late, LatePlace};
+    use crate::transport::any::AnyLink;
+
+    const CLOSED: u64 = 1100;
+    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let peer = connect(&stopped, &victim);
+    let receive = victim.endpoint.tagged_recv(5, 0, vec![0; LEN]).start().unwrap();
+    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    let slot = victim.slot(&stopped);
+    let residue = victim.engine(|engine| match &mut engine.links[slot as usize] {
+        Some(AnyLink::Shm(link)) => link.residue().expect("the peer may be copying"),
+        other => panic!("{other:?}"),
+    });
+    // As if one endpoint after the other had been closed that the peer may be copying to.
+    let queue = CompletionQueue::default();
+    for context in 0..CLOSED {
+        let mut closed = Aside::new(vec![residue.twin()], Vec::new());
+        let error = ErrorEntry::new(Entry { context, ..Entry::default() }, ErrorCode::Canceled);
+        let place = LatePlace::Queue(queue.clone());
+        closed.report(Late { place, reserved: false, error, counters: Vec::new(), part: None });
+        aside::keep(closed);
+    }
+    aside::settle();
+    assert!(queue.read_error().is_none(), "the peer may be copying still");
+    let mut reported: Vec<_> = until(&[&victim, &stopped], || {
+        aside::settle();
+        residue.release().map(|_| Vec::new())
+    });
+    until(&[&stopped], || {
+        aside::settle();
+        reported.extend(std::iter::from_fn(|| queue.read_error()).map(|error| error.entry.context));
+        (reported.len() as u64 == CLOSED).then_some(())
+    });
+    reported.sort_unstable();
+    assert!(reported.into_iter().eq(0..CLOSED), "each once");
+    drop((receive, send));
+}
