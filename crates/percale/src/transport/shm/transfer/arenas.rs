@@ -2,8 +2,13 @@
 //!
 //! An arena's descriptor goes over the control socket (SCM_RIGHTS) before the first frame that names it, so who reads
 //! that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as large as
-//! announced: then no access within it can fault. What is mapped of one peer's is bounded ([`most_mapped`]), for a sealed file needs no
-//! memory to be large; what is beyond is known, and reached in other ways.
+//! announced: then no access within it can fault.
+//!
+//! What is mapped of one peer's is bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), for a sealed file needs no memory to be large:
+//! a mapping takes addresses of this process, of which there are 128 TiB, and one of its mappings, of which Linux allows 65,530. A mapping that
+//! is still used when its arena has been taken back, by a grant or a transfer, counts until that is over. What is beyond is known, and reached
+//! in other ways. Page tables, and pages of a sparse file, come only where this process touches the memory, which it does within the
+//! operations that the application posts.
 //!
 //! A process never gives the same number to two arenas ([`new_number`](crate::memory::sealed::new_number)), so a number is its own
 //! generation: one that is not known names an arena that is gone, or not yet here, and never another. That is no breach of protocol:
@@ -62,6 +67,8 @@ pub(in super::super) struct Arenas {
     given: Vec<(Identity, Weak<OwnedFd>)>,
     /// `None`: it could not be mapped; other ways must do.
     mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
+    /// Mappings of arenas that the peer has taken back, while they are used, and their bytes.
+    used_still: Vec<(Weak<Mapping>, u64)>,
     /// How many arenas the peer has taken back.
     taken_back: u64,
     /// Bytes of the peer's that may be mapped.
@@ -110,7 +117,8 @@ impl Remote {
 
 impl Arenas {
     pub(super) fn new(control: ProcessSocket) -> Self {
-        Self { control, given: Vec::new(), mapped: Vec::new(), taken_back: 0, most: most_mapped() }
+        let most = most_mapped();
+        Self { control, given: Vec::new(), mapped: Vec::new(), used_still: Vec::new(), taken_back: 0, most }
     }
 
     /// The arena that holds all of `memory` and the offset in it, once the peer has the arena; else (0, 0).
@@ -201,9 +209,25 @@ impl Arenas {
         self.taken_back
     }
 
-    /// Bytes of the peer's that are mapped, by this link and for it.
-    fn mapped_bytes(&self) -> u64 {
-        self.mapped.iter().filter_map(|(_, mapping)| mapping.as_ref()).map(|mapping| mapping.len() as u64).sum()
+    /// Whether so many bytes more of the peer's may be mapped.
+    fn may_map(&mut self, bytes: u64) -> bool {
+        self.used_still.retain(|(mapping, _)| mapping.strong_count() > 0);
+        let known = self.mapped.iter().filter_map(|(_, mapping)| mapping.as_ref()).map(|mapping| mapping.len() as u64);
+        let all = known.chain(self.used_still.iter().map(|(_, bytes)| *bytes));
+        let (count, sum) = all.fold((0, 0_u64), |(count, sum), bytes| (count + 1, sum.saturating_add(bytes)));
+        count < LIMIT && bytes <= self.most.saturating_sub(sum)
+    }
+
+    /// The peer has taken an arena back. What uses its mapping may go on with that.
+    fn forget(&mut self, arena: Identity) {
+        let gone = self.mapped.iter().position(|(known, _)| *known == arena).map(|at| self.mapped.swap_remove(at));
+        if let Some((_, Some(mapping))) = gone {
+            let left = (Arc::downgrade(&mapping), mapping.len() as u64);
+            drop(mapping);
+            self.used_still.retain(|(mapping, _)| mapping.strong_count() > 0);
+            self.used_still.extend(Some(left).filter(|(mapping, _)| mapping.strong_count() > 0));
+        }
+        self.taken_back += 1;
     }
 
     fn known(&self, arena: Identity) -> Option<Option<Arc<Mapping>>> {
@@ -248,8 +272,7 @@ impl Arenas {
                 return Err("a malformed message about an arena");
             }
             if announcement.size.get() == 0 {
-                self.mapped.retain(|(known, _)| *known != arena);
-                self.taken_back += 1;
+                self.forget(arena);
                 continue;
             }
             if self.known(arena).is_some() {
@@ -261,8 +284,8 @@ impl Arenas {
             // Without a descriptor of our own left (or address space), the arena is known and not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
-                if size as u64 > self.most.saturating_sub(self.mapped_bytes()) {
-                    crate::later::later!(warn: size, ?arena, "a peer's arenas are larger than this machine's memory");
+                if !self.may_map(size as u64) {
+                    crate::later::later!(warn: size, ?arena, "more of a peer's arenas than are mapped: its memory is reached in other ways");
                     return None;
                 }
                 let mapping = match sharing {

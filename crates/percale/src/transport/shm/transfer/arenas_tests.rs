@@ -87,3 +87,37 @@ fn what_is_larger_than_any_memory_is_not_mapped() {
     assert!(ours.give((4, Sharing::Writable), half as usize, &second));
     assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
 }
+
+/// Gives an arena of so many bytes, and takes it back while its mapping is in use, as a grant of a region does that still stands.
+fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 2]) -> Option<Arc<Mapping>> {
+    let memory = Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
+    assert!(ours.give((number, Sharing::Writable), bytes as usize, &memory));
+    let given = theirs.mapping((number, Sharing::Writable)).unwrap();
+    drop(memory);
+    ours.take_back();
+    theirs.receive(8).unwrap();
+    match given {
+        Given::Mapped(mapping) => Some(mapping),
+        Given::Unmapped => None,
+        Given::Gone => panic!("it was given"),
+    }
+}
+
+#[test]
+fn what_is_in_use_counts_though_it_was_taken_back() {
+    let mut sides = pair();
+    let half = sides[1].most / 16 * 9 / 4096 * 4096;
+    let first = held_while_taken_back(1, half, &mut sides).unwrap();
+    assert!(held_while_taken_back(2, half, &mut sides).is_none(), "the first is mapped still");
+    drop(first);
+    assert!(held_while_taken_back(3, half, &mut sides).is_some(), "there is room again");
+}
+
+#[test]
+fn mappings_in_use_are_no_more_than_arenas_may_be_given() {
+    let mut sides = pair();
+    let mut held: Vec<_> = (1..=LIMIT as u32).map(|n| held_while_taken_back(n, 4096, &mut sides).unwrap()).collect();
+    assert!(held_while_taken_back(2000, 4096, &mut sides).is_none(), "one too many");
+    held.pop();
+    assert!(held_while_taken_back(2001, 4096, &mut sides).is_some(), "there is room again");
+}
