@@ -25,7 +25,7 @@ mod sync;
 pub use access::Access;
 pub use cache::{
     Builder, Cache, Handle, Lane, LookupError, MOST_REGISTRATIONS, OpenError, Registration, Stats, UnknownHandle, Use,
-    Waited,
+    Waited, WrongLane,
 };
 pub use range::{Range, RangeError, page_size};
 pub use registrar::{Pinned, Registrar};

@@ -107,6 +107,15 @@ impl Use {
     }
 }
 
+/// A use was given to another lane than the one that it is of.
+#[derive(Debug, thiserror::Error)]
+#[error("another lane gave the use: end it there")]
+#[non_exhaustive]
+pub struct WrongLane {
+    /// The use, as it was.
+    pub used: Use,
+}
+
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         // In a forked child a thread that is not there may hold the lock; a lane gives nothing there, so no grace period asks for it.
@@ -180,17 +189,25 @@ impl<R: Registrar> Lane<R> {
     /// (RCACHE-010, RCACHE-023). Costs a write to memory that those share who hold the same registration.
     ///
     /// # Panics
-    /// If another lane gave the use. It is not ended then, so its memory stays pinned.
+    /// If another lane gave the use. It is not ended then, so its memory stays pinned. See [`try_hold`](Self::try_hold).
     pub fn hold(&self, used: Use) -> Use {
+        self.try_hold(used).unwrap_or_else(|_| not_ours())
+    }
+
+    /// As [`hold`](Self::hold), for a caller that cannot rule out that another lane gave the use.
+    ///
+    /// # Errors
+    /// [`WrongLane`] if another lane gave the use, with the use.
+    pub fn try_hold(&self, used: Use) -> Result<Use, WrongLane> {
         let parity = match used.owner ^ self.name {
             parity @ 0..=PARITY => Parity::of(parity),
-            ALONE | HELD => return used,
-            _ => not_ours(),
+            ALONE | HELD => return Ok(used),
+            _ => return Err(WrongLane { used }),
         };
         let number = self.shared.entries.number(Place::from_u32(used.entry));
         self.shared.entries.hold(number);
         self.counts.hold(parity);
-        Use { entry: number, owner: self.name | HELD, ..used }
+        Ok(Use { entry: number, owner: self.name | HELD, ..used })
     }
 
     /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.
@@ -209,9 +226,25 @@ impl<R: Registrar> Lane<R> {
     ///
     /// # Panics
     /// If another lane gave the use: each lane counts its own, without looking at others. It is not ended then, so its memory stays pinned.
+    /// See [`try_end`](Self::try_end).
     #[inline]
     pub fn end(&self, used: Use) {
         self.end_of(used.entry, used.owner ^ self.name);
+    }
+
+    /// As [`end`](Self::end), for a caller that cannot rule out that another lane gave the use.
+    ///
+    /// # Errors
+    /// [`WrongLane`] if another lane gave the use, with the use, which that lane can still end.
+    #[inline]
+    pub fn try_end(&self, used: Use) -> Result<(), WrongLane> {
+        match used.owner ^ self.name {
+            by @ (0..=PARITY | ALONE | HELD) => {
+                self.end_of(used.entry, by);
+                Ok(())
+            }
+            _ => Err(WrongLane { used }),
+        }
     }
 
     /// Ends the use with this [ticket](Use::into_ticket), which this lane gave.

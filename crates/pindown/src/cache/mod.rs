@@ -36,7 +36,7 @@ pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
 #[cfg(not(loom))]
 pub(crate) use lane::{Begun, TICKET_BITS};
-pub use lane::{Lane, Use};
+pub use lane::{Lane, Use, WrongLane};
 pub use stats::Stats;
 
 use crate::access::Access;

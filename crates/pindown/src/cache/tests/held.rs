@@ -102,6 +102,9 @@ fn a_use_ends_at_no_lane_but_its_own() {
         let used = lane.get(pages(0, 1), READ).expect("registered");
         let used = if ends_held { lane.hold(used) } else { used };
         let key = used.local_key();
+        let refused = if holds { other.try_hold(used).map(drop) } else { other.try_end(used) };
+        let used = refused.expect_err("another lane took the use").used;
+        assert!(!lane.is_idle() && used.local_key() == key && used.is_held() == ends_held);
         let wrong = catch_unwind(AssertUnwindSafe(|| if holds { drop(other.hold(used)) } else { other.end(used) }));
         assert!(wrong.is_err(), "another lane took the use");
         assert!(!lane.is_idle() && !other.is_idle());
@@ -113,4 +116,21 @@ fn a_use_ends_at_no_lane_but_its_own() {
         assert!(is_pinned(key), "unpinned, though its use has not ended");
     }
     assert!(other_memory.pins.lock().expect("whole").is_empty());
+}
+
+#[test]
+fn a_use_that_another_lane_refused_ends_at_its_own() {
+    let (memory, cache, notifier) = cache();
+    let lanes = [cache.lane(), cache.lane()];
+    let [lane, other] = &lanes;
+    for held in [false, true] {
+        let used = lane.get(pages(0, 1), READ).expect("registered");
+        let used = if held { lane.try_hold(used).expect("its own") } else { used };
+        let refused = other.try_end(used).expect_err("another lane took the use");
+        lane.try_end(refused.used).expect("its own");
+        assert!(lane.is_idle() && other.is_idle());
+        notifier.changed(pages(0, 1));
+        cache.flush();
+        assert!(memory.pins.lock().expect("whole").is_empty(), "its use has ended");
+    }
 }
