@@ -433,7 +433,8 @@ impl Ledger {
         if let Some(why) = payload::describe(number, report.bytes) {
             return fault("wrong bytes", why);
         }
-        if message.is_ordered && receive.is_ordered {
+        // Of messages to different members there is no order.
+        if message.is_ordered && receive.is_ordered && message.to == at.1 {
             let from = message.from;
             self.follows(at.0, from, id, &receive, report.offset, number)?;
         }

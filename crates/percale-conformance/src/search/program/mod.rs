@@ -193,7 +193,7 @@ fn shorten(words: &[String]) -> ExitCode {
         println!("the run finds nothing");
         return ExitCode::SUCCESS;
     };
-    let shrunk = shrink::shrink(transport, seed, &fault);
+    let shrunk = shrink::shrink(transport, seed, &fault, shrink::LONGEST);
     print_found(&Found { transport, seed, step, fault, count: 1, shrunk, after: begin.elapsed() });
     ExitCode::FAILURE
 }
@@ -245,7 +245,7 @@ fn search(options: &Options) -> ExitCode {
                 after: begin.elapsed(),
             };
             if options.shrink {
-                one.shrunk = shrink::shrink(*transport, failed, &one.fault);
+                one.shrunk = shrink::shrink(*transport, failed, &one.fault, shrink::LIMIT);
             }
             if !options.json {
                 print_found(&one);

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use super::spawn::batch;
 use super::{Fault, Plan, Transport, likeness};
 
-/// Nobody waits longer for a shorter list.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long a search spends on a shorter list.
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long `shorten` does, which is asked for nothing else. Long runs have thousands of steps.
+pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
 
 /// Indices as `3,5-9`.
 pub(super) fn text(indices: &[usize]) -> String {
@@ -32,7 +35,7 @@ pub(super) fn indices(text: &str) -> Vec<usize> {
 }
 
 /// The steps that are enough, and how many there were; `None` if the fault does not show again.
-pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault) -> Option<(Vec<usize>, usize)> {
+pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault, limit: Duration) -> Option<(Vec<usize>, usize)> {
     let begin = Instant::now();
     let wanted = likeness(fault);
     let shows = |kept: &[usize]| {
@@ -53,7 +56,7 @@ pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault) -> Option<(
     loop {
         let mut at = 0;
         let mut is_shorter = false;
-        while at < kept.len() && begin.elapsed() < LIMIT {
+        while at < kept.len() && begin.elapsed() < limit {
             let end = (at + size).min(kept.len());
             let without: Vec<usize> = kept[..at].iter().chain(&kept[end..]).copied().collect();
             if shows(&without) {

@@ -273,9 +273,14 @@ impl World {
         let lent = self.lender.lend(len)?;
         let id = claim;
         let operation = self.ledger.operation(id).cloned();
+        let fits = |message: &Message| message.to == Place(at as u32) && receive.criteria.fits(message);
+        let harmed =
+            self.ledger.messages().any(|(_, message)| message.may_be_lost && message.arrivals == 0 && fits(message));
         // The same context once more: for the ledger, the claim goes on.
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.is_over, operation.what) = (false, if discard { "claimed discard" } else { "claimed receive" });
+            // Its sender may have gone between the claim and now.
+            operation.may_fail |= harmed;
         }
         self.ledger.receive(id, Receive { capacity: len, ..receive });
         let mut flags = OpFlags::CLAIM | OpFlags::COMPLETION;

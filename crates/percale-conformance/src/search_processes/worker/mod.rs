@@ -184,6 +184,8 @@ impl<A: Open> Worker<A> {
         let plan = &ledger.plan;
         let builder = percale::Info::discover().expect("discovery").domain();
         let builder = builder.transport(plan.transport.parse().expect("a transport"));
+        // A peer may be stopped for eight seconds while others connect to it.
+        let builder = builder.connect_timeout(PATIENCE / 2);
         let builder = if plan.cap > 0 { builder.unexpected_cap(plan.cap) } else { builder };
         let builder = if A::THREADS && seed & 1 == 0 { builder.progress(Progress::Automatic) } else { builder };
         let domain = builder.open().unwrap_or_else(|error| panic!("no domain: {error}"));
@@ -556,7 +558,10 @@ impl<A: Open> Worker<A> {
         if let Some(pool) = self.pool.clone() {
             for context in contexts.drain(..) {
                 let was_posted = pool.cancel(context);
-                self.ledger.cancelled(context, was_posted);
+                // Without an endpoint in the context nothing reports an end.
+                if !self.stations.is_empty() {
+                    self.ledger.cancelled(context, was_posted);
+                }
             }
         }
         for index in 0..self.stations.len() {

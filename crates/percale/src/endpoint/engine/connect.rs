@@ -464,6 +464,7 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Vi
         my_bell: Arc::clone(bell),
         my_bit: parts.my_bit,
         peer_bell: parts.peer_bell,
+        mappings: parts.mappings,
         peer_event: parts.peer_event,
         peer_bit: parts.peer_bit,
         control: parts.control,

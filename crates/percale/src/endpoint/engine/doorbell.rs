@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::transport::connect::LocalBell;
-use crate::transport::shm::{self, BELL_BITS, BELL_BYTES, Bell, PAIR_BYTES};
+use crate::transport::shm::{self, BELL_BITS, BELL_BYTES, Bell, Mappings, PAIR_BYTES};
 
 /// A bell with an account of its bits. The service thread takes them, the engine gives them back; cold paths both.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl LocalBell for Doorbell {
         shm::pair_memory()
     }
 
-    fn can_map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> io::Result<()> {
-        shm::can_map(pair, peer_bell)
+    fn map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> io::Result<Option<Mappings>> {
+        Mappings::new(pair, peer_bell).map(Some)
     }
 
     fn pair_bytes(&self) -> u64 {

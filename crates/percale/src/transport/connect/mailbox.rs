@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::ConnectError;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::process_socket::ProcessSocket;
+use crate::transport::shm::Mappings;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;
 
@@ -49,13 +50,13 @@ pub trait LocalBell: Send + Sync {
     /// # Errors
     /// What the kernel says.
     fn make_pair(&self) -> std::io::Result<OwnedFd>;
-    /// Maps the memory of a pair and the page of a peer, as a link will, to find out whether that works.
+    /// Maps the memory of a pair and the page of a peer for a link; `None` if the link is to do that.
     ///
     /// # Errors
     /// What the kernel says.
-    fn can_map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<()> {
+    fn map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<Option<Mappings>> {
         let _ = (pair, peer_bell);
-        Ok(())
+        Ok(None)
     }
     /// How large pair memory is, in bytes.
     fn pair_bytes(&self) -> u64;
@@ -74,6 +75,8 @@ pub struct ShmParts {
     pub my_bit: u32,
     /// The sealed memory of the peer's doorbell page.
     pub peer_bell: OwnedFd,
+    /// Both of these mapped, if they are already.
+    pub mappings: Option<Mappings>,
     /// The eventfd that wakes the peer.
     pub peer_event: OwnedFd,
     /// The bit of the peer's doorbell that we set. Not checked against the page's size.

@@ -21,6 +21,7 @@ use crate::memory::forked::{PerProcess, word_of_this_process};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::process_socket::ProcessSocket;
+use crate::transport::shm::Mappings;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
@@ -109,6 +110,7 @@ struct Passed {
     half: Half,
     bell: OwnedFd,
     event: OwnedFd,
+    mappings: Option<Mappings>,
 }
 
 /// One side of a meeting.
@@ -239,8 +241,8 @@ impl Meeting {
         passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
         passing::check_event(&event)?;
         // What this process cannot map it cannot use; while the two meet there is still another way.
-        self.bit.bell.can_map(self.pair.as_fd(), bell.as_fd())?;
-        self.passed = Some(Passed { half, bell, event });
+        let mappings = self.bit.bell.map(self.pair.as_fd(), bell.as_fd())?;
+        self.passed = Some(Passed { half, bell, event, mappings });
         Ok(())
     }
 
@@ -252,12 +254,13 @@ impl Meeting {
     /// Ends the meeting: what the link is made of, what is watched from now on, and who the peer is. `None` if the
     /// other side has passed nothing yet.
     pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
-        let Passed { half, bell, event } = self.passed?;
+        let Passed { half, bell, event, mappings } = self.passed?;
         let parts = ShmParts {
             side: self.side,
             pair: self.pair,
             my_bit: self.bit.give(),
             peer_bell: bell,
+            mappings,
             peer_event: event,
             peer_bit: half.bit.get(),
             control: self.control,

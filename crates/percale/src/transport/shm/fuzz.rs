@@ -103,6 +103,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         side: 1,
         pair,
         peer_bell: rustix::io::dup(bell.memory_fd())?,
+        mappings: None,
         peer_event: rustix::io::dup(bell.event_fd())?,
         my_bell: bell,
         my_bit: 0,

@@ -40,7 +40,7 @@ pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 pub use fuzz::fuzz_ring;
 pub(crate) use link::Glance;
 pub use link::ShmLink;
-pub(crate) use pair::can_map;
+pub use pair::Mappings;
 pub use pair::{PAIR_BYTES, pair_memory};
 pub use parts::{Parts, SetUpError};
 pub(crate) use residue::Residue;

@@ -156,15 +156,22 @@ pub fn pair_memory() -> io::Result<OwnedFd> {
     sealed_memfd("percale-pair", PAIR_BYTES, BACKED)
 }
 
-/// Whether a link can be made of a pair and a peer's doorbell, as far as their memory goes.
-///
-/// # Errors
-/// What the kernel says.
-pub(crate) fn can_map(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<()> {
-    Mapping::of(pair, PAIR_BYTES)?;
-    back(pair, 0, BACKED)?;
-    Mapping::of(bell, super::BELL_BYTES)?;
-    Ok(())
+/// The memory of a pair and the page of the peer's doorbell, mapped. They are mapped while the two still have another way to connect, and kept:
+/// a second attempt might fail.
+#[derive(Debug)]
+pub struct Mappings {
+    pub(super) pair: Mapping,
+    pub(super) bell: Mapping,
+}
+
+impl Mappings {
+    /// Maps them, and gives the memory of the pair its pages.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn new(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { pair: Pair::map(pair)?, bell: super::bell::PeerBell::map(bell)? })
+    }
 }
 
 /// The mapped memory of a pair.
@@ -176,10 +183,19 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(memory: OwnedFd) -> io::Result<Self> {
-        let mapping = Mapping::of(memory.as_fd(), PAIR_BYTES)?;
-        // Whoever made it should have: a page that cannot be had must be an error here, not a signal later.
-        back(memory.as_fd(), 0, BACKED)?;
-        Ok(Self { mapping, memory })
+        Ok(Self::of(Self::map(memory.as_fd())?, memory))
+    }
+
+    /// The pair whose memory is mapped so.
+    pub(super) const fn of(mapping: Mapping, memory: OwnedFd) -> Self {
+        Self { mapping, memory }
+    }
+
+    fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
+        let mapping = Mapping::of(memory, PAIR_BYTES)?;
+        // Its maker should have: a page that cannot be had must be an error here, not a signal later.
+        back(memory, 0, BACKED)?;
+        Ok(mapping)
     }
 
     /// Whether it is mapped in this process: not in a fork of the one that made it.

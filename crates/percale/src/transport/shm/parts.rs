@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::bell::{BELL_BITS, Bell};
+use super::pair::Mappings;
 use crate::memory::region::{Keys, Via};
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::process_socket::ProcessSocket;
@@ -22,6 +23,8 @@ pub struct Parts {
     pub my_bit: u32,
     /// The page of the peer's bell.
     pub peer_bell: OwnedFd,
+    /// Both of these mapped, if they are already.
+    pub mappings: Option<Mappings>,
     /// The event descriptor of the peer's bell.
     pub peer_event: OwnedFd,
     /// The bit of the peer's bell that stands for this link.

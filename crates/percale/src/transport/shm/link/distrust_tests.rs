@@ -29,6 +29,18 @@ fn what_the_set_up_hands_over_is_checked() {
 }
 
 #[test]
+fn con_008_what_was_mapped_while_the_two_met_is_not_mapped_again() {
+    let [mut one, mut two] = parts(false);
+    for parts in [&mut one, &mut two] {
+        parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());
+        // Nothing can be mapped by these any more, as if the process were at its limit.
+        let nothing = || std::fs::File::open("/dev/null").unwrap().into();
+        (parts.pair, parts.peer_bell) = (nothing(), nothing());
+    }
+    assert!(ShmLink::new(one).is_ok() && ShmLink::new(two).is_ok());
+}
+
+#[test]
 fn arbitrary_pair_memory_harms_nobody() {
     for seed in 0..1500u64 {
         let mut bytes = pattern(seed, [200, 4200, 9000, 30_000][(seed % 4) as usize]);

@@ -6,6 +6,7 @@ pub(super) mod tests;
 
 pub(crate) use self::receive::Glance;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use zerocopy::IntoBytes;
 use super::bell::{BELL_BITS, PeerBell};
 use super::connection_end::ConnectionEnd;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
-use super::pair::{Pair, Size};
+use super::pair::{Mappings, Pair, Size};
 use super::parts::{Parts, SetUpError};
 use super::residue::Residue;
 use super::ring::{Consumer, SCRATCH, Scratch};
@@ -68,8 +69,14 @@ impl ShmLink {
             return Err(SetUpError::Bit(bit));
         }
         let side = usize::from(parts.side);
-        let pair = Arc::new(Pair::new(parts.pair).map_err(SetUpError::Pair)?);
-        let bell = PeerBell::new(&parts.peer_bell, parts.peer_event, parts.peer_bit).map_err(SetUpError::Bell)?;
+        let (pair, bell) = match parts.mappings {
+            Some(Mappings { pair, bell }) => (Pair::of(pair, parts.pair), bell),
+            None => {
+                let pair = Pair::new(parts.pair).map_err(SetUpError::Pair)?;
+                (pair, PeerBell::map(parts.peer_bell.as_fd()).map_err(SetUpError::Bell)?)
+            }
+        };
+        let (pair, bell) = (Arc::new(pair), PeerBell::of(bell, parts.peer_event, parts.peer_bit));
         let cma = if parts.cma {
             let process = parts.process.as_ref().map(Arc::clone).ok_or_else(|| "no process".to_owned());
             process.and_then(|process| Cma::probe(process, parts.peer_nonce))
