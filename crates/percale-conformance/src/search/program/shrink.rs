@@ -65,7 +65,7 @@ pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault, limit: Dura
                 at = end;
             }
         }
-        if begin.elapsed() >= LIMIT || (size == 1 && !is_shorter) {
+        if begin.elapsed() >= limit || (size == 1 && !is_shorter) {
             return Some((kept, all));
         }
         size = if size == 1 { 1 } else { size.div_ceil(2) };
