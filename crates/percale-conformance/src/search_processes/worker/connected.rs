@@ -46,6 +46,8 @@ struct Line {
     over: Option<Instant>,
     /// Since when posts are refused, though the connection has not ended.
     refused: Option<Instant>,
+    /// When a message was found to be missing: the other end has been closed.
+    gap: Option<Instant>,
 }
 
 /// The connections of a worker.
@@ -95,6 +97,7 @@ impl Lines {
             stands: false,
             over,
             refused,
+            gap: None,
         });
     }
 
@@ -279,7 +282,11 @@ impl Line {
         }
         let identity = Identity::unpack(data);
         let other = *self.other.get_or_insert(identity.sender);
-        if identity.sender != other || u64::from(identity.number) != number || other == self.id {
+        // A long message that was not fetched goes with its sender's endpoint; those behind it that have come stay.
+        if u64::from(identity.number) > number {
+            self.gap.get_or_insert_with(Instant::now);
+        }
+        if identity.sender != other || u64::from(identity.number) < number || other == self.id {
             let id = self.id;
             ledger.fault(&format!("receive {number} of connection {id} with {other} took {identity:?}"));
         }
@@ -311,6 +318,10 @@ impl Line {
         {
             self.over = Some(Instant::now() + PATIENCE * 100);
             ledger.fault(&format!("connection {id} is over, and {} of its sends have not ended", self.sends.len()));
+        }
+        if self.over.is_none() && self.gap.is_some_and(|since| since.elapsed() > PATIENCE) {
+            self.over = Some(Instant::now());
+            ledger.fault(&format!("messages are missing on connection {id}, which has not ended"));
         }
         if !self.stands && self.over.is_none() && self.since.elapsed() > PATIENCE {
             self.over = Some(Instant::now());

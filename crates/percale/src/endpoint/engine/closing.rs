@@ -35,6 +35,7 @@ impl Engine {
         self.core.end_waiting(WHY);
         self.give_up_connecting();
         let until = self.flush();
+        self.give_up_groups();
         for slot in 0..self.links.len() {
             if let Some(link) = self.links[slot].take() {
                 self.part(slot as Connection, link, until, ErrorCode::Canceled, WHY);

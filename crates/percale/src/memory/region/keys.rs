@@ -44,7 +44,7 @@ pub(crate) struct Keys {
     process: Process,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
     /// Rows of regions.
     rows: Used,
@@ -69,7 +69,8 @@ impl Table {
 
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration, process: Process) -> Self {
-        let (table, lines, local) = (Mutex::default(), Lines::default(), LocalKeys::default());
+        let (lines, local) = (Lines::default(), LocalKeys::default());
+        let table = Mutex::new(Table { rows: Used::default(), windows: Windows::new(lines.origin()) });
         Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 

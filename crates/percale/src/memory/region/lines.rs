@@ -11,7 +11,7 @@ use super::line::{Line, Said};
 use super::registered::Registered;
 use super::rows::Rows;
 use super::via::Via;
-use crate::memory::window::Cell;
+use crate::memory::window::{Cell, Origin};
 
 /// A reader that was in the way of writers so often lets others run.
 const SPINS: u32 = 64;
@@ -39,6 +39,7 @@ struct WindowRow {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
+    origin: Origin,
     windows: Rows<WindowRow>,
     lines: Hashed,
     regions: Rows<Slot<Registered>>,
@@ -69,6 +70,11 @@ impl Owner<'_> {
 }
 
 impl Lines {
+    /// Where the keys of windows begin.
+    pub(super) const fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
@@ -116,7 +122,7 @@ impl Lines {
 
     #[inline]
     fn window_row(&self, key: u64) -> Option<&WindowRow> {
-        self.windows.get(crate::memory::window::place_of(key)?)
+        self.windows.get(self.origin.place_of(key)?)
     }
 
     /// The window that owns this key, lent: deallocating it waits meanwhile.

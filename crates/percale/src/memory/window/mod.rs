@@ -43,7 +43,7 @@ use bitflags::bitflags;
 pub(crate) use self::cell::{Binding, By, Cell};
 pub use self::error::WindowError;
 pub use self::handle::{Window, WindowState};
-pub(crate) use self::table::{Table, place_of};
+pub(crate) use self::table::{Origin, Table};
 use crate::memory::region::Access;
 
 /// A kind of window: see the [module](self).

@@ -1,6 +1,7 @@
 //! The windows of a domain, by index: a part of its table of keys, under the same lock.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::cell::Cell;
@@ -10,11 +11,45 @@ use crate::memory::region::Lines;
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
 
-/// The first index that is given away: small keys are what applications choose for their regions.
-const FIRST: u32 = 1 << 16;
-
 /// An index rests until so many others are free.
 const REST: usize = 1 << 10;
+
+/// The first index of a table is one of these: small keys are what applications choose for their regions, and the indices behind the first go
+/// round to them late.
+const FIRSTS: Range<u32> = 1 << 16..INDICES - (1 << 20);
+
+/// Where the keys of a table begin: at random, so that a key of another process, or of an earlier one at the same address, names no window
+/// but by accident (for each window one of 2^32 keys).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The first index.
+    index: u32,
+    /// The low byte of the last key of an index that was never used.
+    low: u8,
+}
+
+impl Origin {
+    /// The place of the window that would own this key; `None` if the key has more than 32 bits.
+    #[inline]
+    pub(crate) fn place_of(self, key: u64) -> Option<u32> {
+        u32::try_from(key).ok().map(|key| (key >> 8).wrapping_sub(self.index) & (INDICES - 1))
+    }
+
+    fn key_of(self, place: u32) -> u32 {
+        (self.index.wrapping_add(place) & (INDICES - 1)) << 8 | u32::from(self.low)
+    }
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        let mut random = [0; 4];
+        if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
+            random = [0; 4]; // Such keys are only easier to meet.
+        }
+        let random = u32::from_le_bytes(random);
+        Self { index: FIRSTS.start + (random >> 8) % (FIRSTS.end - FIRSTS.start), low: random as u8 }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -27,21 +62,12 @@ struct Slot {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// By index, beginning with [`FIRST`] and round to it.
+    origin: Origin,
+    /// By place.
     slots: Vec<Slot>,
     free: VecDeque<u32>,
     /// How many regions have keys that a window of this index would own.
     taken: HashMap<u32, u32>,
-}
-
-const fn place(index: u32) -> usize {
-    (index.wrapping_sub(FIRST) & (INDICES - 1)) as usize
-}
-
-/// The place of the window that would own this key; `None` if the key has more than 32 bits.
-#[inline]
-pub(crate) fn place_of(key: u64) -> Option<u32> {
-    (key <= u64::from(u32::MAX)).then(|| place(key as u32 >> 8) as u32)
 }
 
 /// The index whose window would own this key.
@@ -50,8 +76,13 @@ fn index_of(key: u64) -> Option<u32> {
 }
 
 impl Table {
+    /// A table of keys that begin there.
+    pub(crate) fn new(origin: Origin) -> Self {
+        Self { origin, ..Self::default() }
+    }
+
     fn slot(&self, key: u64) -> Option<&Slot> {
-        self.slots.get(place(index_of(key)?)).filter(|slot| slot.cell.is_some())
+        self.slots.get(self.origin.place_of(key)? as usize).filter(|slot| slot.cell.is_some())
     }
 
     /// Whether a window owns this key.
@@ -84,6 +115,10 @@ impl Table {
         }
     }
 
+    fn place(&self, index: u32) -> u32 {
+        index.wrapping_sub(self.origin.index) & (INDICES - 1)
+    }
+
     /// An index of which no region has a key.
     fn free_index(&mut self) -> Option<u32> {
         let fresh = (self.slots.len() as u32) < INDICES;
@@ -98,8 +133,9 @@ impl Table {
             self.free.push_back(index);
         }
         while (self.slots.len() as u32) < INDICES {
-            let index = (self.slots.len() as u32).wrapping_add(FIRST) & (INDICES - 1);
-            self.slots.push(Slot { key: index << 8, ..Slot::default() });
+            let key = self.origin.key_of(self.slots.len() as u32);
+            self.slots.push(Slot { key, ..Slot::default() });
+            let index = key >> 8;
             if !self.taken.contains_key(&index) {
                 return Some(index);
             }
@@ -111,18 +147,20 @@ impl Table {
     /// A new window.
     pub(crate) fn allocate(&mut self, lines: &Lines, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
         let index = self.free_index().ok_or(WindowError::Exhausted)?;
-        let slot = &mut self.slots[place(index)];
+        let place = self.place(index);
+        let slot = &mut self.slots[place as usize];
         let cell = Arc::new(Cell::new(slot.key, kind));
         slot.cell = Some(Arc::clone(&cell));
-        lines.set_window(place(index) as u32, Some(&cell));
+        lines.set_window(place, Some(&cell));
         Ok(cell)
     }
 
     /// A window is deallocated, whose last key was this.
     pub(crate) fn free(&mut self, lines: &Lines, index: u32, key: u32) {
-        let Some(slot) = self.slots.get_mut(place(index)) else { return };
+        let place = self.place(index);
+        let Some(slot) = self.slots.get_mut(place as usize) else { return };
         (slot.cell, slot.key) = (None, key);
-        lines.set_window(place(index) as u32, None);
+        lines.set_window(place, None);
         self.free.push_back(index);
     }
 }

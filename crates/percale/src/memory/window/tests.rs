@@ -414,3 +414,17 @@ fn mw_008_no_key_is_accepted_but_those_that_are_live() {
     let near = windows.iter().flat_map(|window| (0..=255).map(|byte| window.key_with(byte).into())).filter(allows);
     assert_eq!(near.chain(some).collect::<std::collections::BTreeSet<u64>>(), live);
 }
+
+#[test]
+fn mw_008_keys_of_one_domain_are_not_those_of_another() {
+    use super::table::{Origin, Table};
+    use crate::memory::region::Lines;
+    let keys = || -> Vec<u32> {
+        let lines = Lines::default();
+        let mut table = Table::new(Origin::default());
+        (0..8).map(|_| table.allocate(&lines, WindowType::One).unwrap().query().0).collect()
+    };
+    let (one, other) = (keys(), keys());
+    assert!(one.iter().all(|key| !other.contains(key)), "{one:x?} {other:x?}");
+    assert!(one.iter().chain(&other).all(|key| key >> 24 != 0), "small keys are the application's to choose");
+}

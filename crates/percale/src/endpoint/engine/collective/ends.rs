@@ -213,13 +213,9 @@ impl Core {
         let of_its = groups.filter(|(_, group)| group.named && group.members.contains(&from));
         let known: Vec<u64> = of_its.map(|(_, group)| group.tag).collect();
         self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
-        let of: Vec<Id<Group>> = self
-            .collectives
-            .groups
-            .iter()
-            .filter(|(_, group)| group.named && group.members.contains(&from))
-            .map(|(at, _)| at)
-            .collect();
+        let groups = self.collectives.groups.iter();
+        let of: Vec<Id<Group>> =
+            groups.filter(|(_, group)| group.named && group.members.contains(&from)).map(|(index, _)| index).collect();
         for index in of {
             let group = &mut self.collectives.groups[index];
             if error == ErrorCode::Closed {

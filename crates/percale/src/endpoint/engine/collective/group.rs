@@ -32,6 +32,8 @@ pub(crate) struct Group {
     pub(crate) told: bool,
     /// Members that have closed their endpoints.
     pub(crate) gone: Vec<Connection>,
+    /// The connection to a member ended while the group had no tag, and why: that member may have given the group up, or be another one by now.
+    pub(crate) lost: Option<(ErrorCode, String)>,
     /// The application has left it: it goes when its operations have ended.
     pub(crate) left: bool,
     pub(crate) scratch: Scratch,

@@ -70,6 +70,7 @@ impl Collectives {
             broken: None,
             told: false,
             gone: Vec::new(),
+            lost: None,
             left: false,
             scratch: Scratch::default(),
             spare: None,
@@ -90,7 +91,19 @@ impl Collectives {
             group.breaks(ErrorCode::PeerDied, "a member had given the group up already");
         }
         self.heard.retain(|(of, _)| *of != tag);
+        if let Some((code, why)) = group.lost.take() {
+            group.breaks(code, &why);
+        }
         self.by_tag.insert(tag, index);
+    }
+
+    /// The connection to this peer ended. What it says of groups that have no tag yet may be another's from now on; or it may have given them up
+    /// and said so over the connection. If such a group comes about nevertheless, it is broken.
+    pub(crate) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        let unnamed = |group: &&mut Group| !group.named && group.members.contains(&from);
+        for group in self.groups.iter_mut().map(|(_, group)| group).filter(unnamed) {
+            group.lost.get_or_insert_with(|| (error, format!("the connection to a member ended: {why}")));
+        }
     }
 
     /// A group is over.

@@ -1,4 +1,5 @@
 use super::groups::Collectives;
+use crate::completion::entry::ErrorCode;
 
 /// Whoever may connect can say that a group was given up, before it is here; only a member's word counts.
 #[test]
@@ -21,4 +22,23 @@ fn flt_003_who_is_no_member_breaks_no_group_to_come() {
     all.hear(tag, 1);
     all.forget_heard(1);
     assert!(!open(&mut all), "the number may be another peer's now");
+}
+
+/// A connection to a member that ended before the group had its tag may have taken along what that member said of the group.
+#[test]
+fn flt_003_a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
+    for lost in [false, true] {
+        let mut all = Collectives::default();
+        let index = all.open(1, Box::new([0, 1]), 0);
+        if lost {
+            all.lost(1, ErrorCode::PeerDied, "no answer");
+            all.lost(7, ErrorCode::PeerDied, "it is no member");
+            assert!(all.groups[index].broken.is_none(), "the members have yet to agree");
+        }
+        all.name(index, 0x1234);
+        assert_eq!(all.groups[index].broken.is_some(), lost);
+        // From now on it is for the group's operations to find out.
+        all.lost(1, ErrorCode::PeerDied, "no answer");
+        assert_eq!(all.groups[index].broken.is_some(), lost);
+    }
 }
