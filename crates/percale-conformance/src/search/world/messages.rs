@@ -374,6 +374,7 @@ impl World {
 
     /// Takes a report: at an endpoint, or from a queue of several.
     fn reported(&mut self, at: Option<usize>, report: Result<&Entry, &ErrorEntry>) -> Verdict {
+        self.results += 1;
         let entry = report.map_or_else(|error| error.entry, |entry| *entry);
         let id = entry.context;
         if id == 0 && report.is_err() {

@@ -161,6 +161,8 @@ pub(super) struct World {
     /// What receives take whose handles were forgotten: they stay posted.
     forgotten: Vec<Criteria>,
     lives: u32,
+    /// Results that were read from queues and endpoints.
+    results: u64,
     /// Wakers that were there before.
     wakers: usize,
     step: u32,
@@ -225,6 +227,7 @@ impl World {
             random: Random::new(settings.network_seed ^ 1),
             forgotten: Vec::new(),
             lives: 0,
+            results: 0,
             wakers: waker::live(),
             step: 0,
             done: Done::default(),

@@ -73,9 +73,12 @@ impl World {
     }
 
     /// What changes while there is progress.
+    ///
+    /// Results count when they are read, also those of operations that are not pending: closed endpoints may leave hundreds of errors in a
+    /// shared queue. A round reads one error, and the endpoints that report to a full queue make no progress until there is room.
     fn state(&self) -> (usize, usize, u64) {
         let held = self.held.iter().flatten().filter(|held| !held.is_finished).count();
-        (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined())
+        (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined() + self.results)
     }
 
     /// Makes progress until nothing changes; if wanted, with receives for all that comes.
