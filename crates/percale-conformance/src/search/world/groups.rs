@@ -298,6 +298,14 @@ impl World {
             posted().max() != posted().min()
         };
         if groups.into_iter().any(is_starved) {
+            // In such a queue there is no room for the receive of a claimed message either, and its sender waits for that.
+            let claimed =
+                self.ledger.messages().filter(|(_, message)| message.arrivals == 0 && self.is_claimed(message));
+            for id in claimed.map(|(id, _)| id).collect::<Vec<_>>() {
+                if let Some(operation) = self.ledger.operation_mut(id) {
+                    operation.is_closed = true;
+                }
+            }
             for (_, operation) in self.ledger.pending_mut().filter(|(_, operation)| operation.what == "collective") {
                 operation.is_closed = true;
             }

@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Whether it may have been claimed and not received: where receives that wait hold all entries of a queue, none can be posted.
-    fn is_claimed(&self, message: &Message) -> bool {
+    pub(super) fn is_claimed(&self, message: &Message) -> bool {
         let open = self.seats[message.to.0 as usize].open.as_ref();
         let mut claims = open.iter().flat_map(|open| &open.claimed);
         claims.any(|claim| self.ledger.received_by(*claim).is_some_and(|receive| receive.criteria.fits(message)))
