@@ -179,6 +179,12 @@ impl Joins {
         }
     }
 
+    /// Whether this group is the one of its list that is being joined now.
+    pub(crate) fn is_under_way(&self, list: u64, group: u64) -> bool {
+        let first = self.lines.get(&list).and_then(VecDeque::front);
+        first.is_some_and(|attempt| attempt.begun && attempt.group == group)
+    }
+
     /// A peer says this of a list. False if it makes no sense, or if there are too many that nobody here has joined.
     #[must_use]
     pub(crate) fn hear(&mut self, list: u64, from: Connection, said: Join) -> bool {

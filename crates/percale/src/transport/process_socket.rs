@@ -6,22 +6,27 @@
 //! nothing that the child opened.
 //!
 //! Invariants:
-//! 1. The table holds the open descriptors of [`ProcessSocket`]s, and no other: a socket is opened and entered, and taken out and closed,
-//!    under the lock of the table.
-//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1 states.
+//! 1. The table of a process holds the open descriptors of its [`ProcessSocket`]s, and no other: a socket is opened and entered, and taken out
+//!    and closed, under the lock of the table.
+//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1 states. The handlers are
+//!    registered before the first socket is opened, and without the lock.
+//! 3. A child has a table of its own. It never waits for the lock of its parent's, which another thread may have held.
 //!
 //! No user code runs under the lock, and no call that blocks. `posix_spawn` and `vfork` run no such handlers and need none: what they
-//! make executes another program, which closes these sockets. A child that the `clone` system call makes keeps them.
+//! make executes another program, which closes these sockets. A child that the `clone` system call makes keeps them. A signal handler must not
+//! fork: it may have interrupted a thread that holds the lock, as of the C library's own locks.
 
 #![expect(unsafe_code, reason = "handlers of fork, and descriptors by number; each block states its own reason")]
 
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::memory::forked::PerProcess;
 
 /// A socket whose descriptor a forked child does not keep.
 #[derive(Debug)]
@@ -41,9 +46,11 @@ impl ProcessSocket {
     /// # Errors
     /// Those of `accept`.
     pub(crate) fn accept<T, E>(accept: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
-        let mut table = TABLE.lock();
+        let mut table = table();
         let (socket, other) = accept()?;
-        table.enter(socket.as_raw_fd());
+        if let Some(table) = &mut table {
+            table.enter(socket.as_raw_fd());
+        }
         Ok((Self(ManuallyDrop::new(socket)), other))
     }
 
@@ -56,17 +63,20 @@ impl ProcessSocket {
     }
 }
 
+#[cfg(any(test, fuzzing))]
 impl From<OwnedFd> for ProcessSocket {
     fn from(socket: OwnedFd) -> Self {
-        TABLE.lock().enter(socket.as_raw_fd());
-        Self(ManuallyDrop::new(socket))
+        let opened = Self::open(|| Ok::<_, std::convert::Infallible>(socket));
+        opened.unwrap_or_else(|never| match never {})
     }
 }
 
 impl Drop for ProcessSocket {
     fn drop(&mut self) {
-        let mut table = TABLE.lock();
-        table.leave(self.0.as_raw_fd());
+        let mut table = TABLE.get().map(lock);
+        if let Some(table) = &mut table {
+            table.leave(self.0.as_raw_fd());
+        }
         // SAFETY: the value is being dropped, so this is the last use of the field. It is closed under the lock: a fork in between would
         // replace a descriptor that another thread has opened with this number.
         unsafe { ManuallyDrop::drop(&mut self.0) };
@@ -86,64 +96,89 @@ impl AsRawFd for ProcessSocket {
 }
 
 /// The sockets of this process.
-static TABLE: Shared = Shared { table: Mutex::new(Table::new()), forking: UnsafeCell::new(None) };
+static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
 
-struct Shared {
-    table: Mutex<Table>,
-    /// The lock, while the thread that holds it forks.
-    forking: UnsafeCell<Option<MutexGuard<'static, Table>>>,
+/// Handlers of forks are registered.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// The lock of a thread that forks.
+static FORKING: Forking = Forking { thread: AtomicI32::new(0), held: UnsafeCell::new(None) };
+
+struct Forking {
+    /// The thread that holds the lock below; 0: none does.
+    thread: AtomicI32,
+    held: UnsafeCell<Option<MutexGuard<'static, Table>>>,
 }
 
-// SAFETY: `forking` is used by the handlers of fork alone, in the thread that holds the lock of `table`.
-unsafe impl Sync for Shared {}
+// SAFETY: `held` is used by the handlers of fork alone, in the thread that holds the lock of the table.
+unsafe impl Sync for Forking {}
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(table: &'static Mutex<Table>) -> MutexGuard<'static, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The table of this process, locked. `None` if memory has run out: then children keep what is opened now.
+fn table() -> Option<MutexGuard<'static, Table>> {
+    if !WATCHED.load(Ordering::Acquire) {
+        // SAFETY: the functions may be called at any fork, for as long as this library is loaded; glibc forgets them after that. Threads that
+        // come here at once may register them twice, which they allow for.
+        let error = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        WATCHED.store(error == 0, Ordering::Release);
     }
+    TABLE.get_or_make().ok().map(lock)
 }
 
 /// A set of descriptors, one bit each.
+#[derive(Default)]
 struct Table {
     words: Vec<u64>,
-    /// Forks are prepared for.
-    is_watched: bool,
+    /// How many there are.
+    count: usize,
+    /// An unconnected socket, while there are any: what a child's descriptors name. In a child it might be too late to open one.
+    spare: Option<OwnedFd>,
 }
 
 impl Table {
-    const fn new() -> Self {
-        Self { words: Vec::new(), is_watched: false }
-    }
-
     fn enter(&mut self, socket: RawFd) {
-        if !std::mem::replace(&mut self.is_watched, true) {
-            // Without memory for the handlers, children keep the sockets.
-            // SAFETY: the functions may be called at any fork, for as long as this library is loaded; glibc forgets them after that.
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        if self.spare.is_none() {
+            self.spare =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();
         }
         let (word, bit) = place(socket);
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }
         self.words[word] |= bit;
+        self.count += 1;
     }
 
     fn leave(&mut self, socket: RawFd) {
         let (word, bit) = place(socket);
-        if let Some(word) = self.words.get_mut(word) {
+        // A child drops what is in no table of its own.
+        if let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) {
             *word &= !bit;
+            self.count -= 1;
+            if self.count == 0 {
+                self.spare = None;
+            }
         }
     }
 
-    /// Replaces the sockets of the table in this process, a forked child, and empties the table. Allocates and frees nothing.
-    fn replace(&mut self) {
-        let mut replacement = None;
-        for (index, word) in self.words.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
+    /// Replaces the sockets of the table in this process, a forked child. Allocates and frees nothing.
+    fn replace(&self) {
+        let Some(spare) = &self.spare else { return };
+        for (index, word) in self.words.iter().enumerate() {
+            let mut bits = *word;
             while bits != 0 {
                 let socket = RawFd::try_from(index * 64).unwrap_or(RawFd::MAX) | bits.trailing_zeros().cast_signed();
                 bits &= bits - 1;
-                replace(socket, &mut replacement);
+                // SAFETY: closes a descriptor of the table, and opens another one under its number.
+                let replaced = unsafe { libc::dup3(spare.as_raw_fd(), socket, libc::O_CLOEXEC) };
+                if replaced < 0 {
+                    // The number is beyond what the process may open since; nothing else gets it while that is so.
+                    // SAFETY: a descriptor of the table. Its owner in this process is about to find it closed, which it ignores.
+                    unsafe { libc::close(socket) };
+                }
             }
         }
     }
@@ -155,48 +190,39 @@ fn place(socket: RawFd) -> (usize, u64) {
     (number / 64, 1 << (number % 64))
 }
 
-/// Has the descriptor `socket` name `replacement`, which is made first if there is none. Where no socket can be made, nothing is changed.
-fn replace(socket: RawFd, replacement: &mut Option<OwnedFd>) {
-    let unconnected = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-    if replacement.is_none() {
-        match unconnected() {
-            Ok(made) => *replacement = Some(made),
-            Err(Errno::MFILE | Errno::NFILE) => {
-                // There is room once this one is closed. The child has no other thread that could take its number.
-                // SAFETY: a descriptor of the table, whose owner in this process finds another open one of this number below.
-                unsafe { libc::close(socket) };
-                *replacement = unconnected().ok();
-            }
-            Err(_) => {}
-        }
-    }
-    match replacement.take() {
-        // It is its own replacement, and no longer this function's to close.
-        Some(made) if made.as_raw_fd() == socket => drop(made.into_raw_fd()),
-        Some(made) => {
-            // SAFETY: closes a descriptor of the table, and opens another one under its number.
-            unsafe { libc::dup3(made.as_raw_fd(), socket, libc::O_CLOEXEC) };
-            *replacement = Some(made);
-        }
-        None => {}
-    }
+fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 extern "C" fn before_fork() {
-    let held = TABLE.lock();
-    // SAFETY: this thread holds the lock.
-    unsafe { *TABLE.forking.get() = Some(held) };
+    if FORKING.thread.load(Ordering::Relaxed) == this_thread() {
+        return; // Registered twice.
+    }
+    let Some(table) = TABLE.get() else { return };
+    let held = lock(table);
+    FORKING.thread.store(this_thread(), Ordering::Relaxed);
+    // SAFETY: this thread holds the lock, and nobody else uses the field.
+    unsafe { *FORKING.held.get() = Some(held) };
+}
+
+/// Takes what this thread took in [`before_fork`]; in the child it is the parent's table, and `parent` the thread that forked.
+fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
+    if FORKING.thread.load(Ordering::Relaxed) != thread {
+        return None;
+    }
+    // SAFETY: the thread took the lock, and nobody else uses the field.
+    let held = unsafe { (*FORKING.held.get()).take() };
+    FORKING.thread.store(0, Ordering::Relaxed);
+    held
 }
 
 extern "C" fn in_parent() {
-    // SAFETY: this thread took the lock in `before_fork`.
-    drop(unsafe { (*TABLE.forking.get()).take() });
+    drop(taken(this_thread()));
 }
 
 extern "C" fn in_child() {
-    // SAFETY: the child's only thread is a copy of the one that took the lock in `before_fork`.
-    let held = unsafe { (*TABLE.forking.get()).take() };
-    if let Some(mut table) = held {
+    // The child's only thread is a copy of the one that forked, under another number.
+    if let Some(table) = taken(FORKING.thread.load(Ordering::Relaxed)) {
         table.replace();
     }
 }
@@ -264,15 +290,36 @@ mod tests {
     fn flt_010_a_child_without_free_descriptors_keeps_no_connection_either() {
         let (ours, _theirs) = pair();
         let (second, _others) = pair();
+        let is_open = |socket: &ProcessSocket| rustix::io::fcntl_getfd(socket).is_ok();
         assert!(in_a_child(|| {
-            // Those of this process are known only at the fork below.
-            let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-            rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
-            let (own, other) = (ours.as_raw_fd(), second.as_raw_fd());
-            TABLE.lock().enter(own);
-            TABLE.lock().enter(other);
-            in_a_child(|| !is_connected(ours.as_fd()) && !is_connected(second.as_fd()))
+            let (own, _other) = pair();
+            let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+            let full = rustix::process::Rlimit { current: Some(own.as_raw_fd() as u64 + 1), maximum };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, full).unwrap();
+            while rustix::io::dup(&own).map(std::mem::forget).is_ok() {}
+            in_a_child(|| is_open(&own) && !is_connected(own.as_fd()))
         }));
+        assert!(is_open(&ours) && is_connected(second.as_fd()));
+    }
+
+    #[test]
+    fn flt_010_a_child_of_clone_waits_for_no_lock_of_its_parents() {
+        let (ours, _theirs) = pair();
+        let held = table().unwrap();
+        // SAFETY: as fork, but for the handlers; the child opens and closes sockets, and ends.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+        if child == 0 {
+            let (own, _others) = pair();
+            let is_good = is_connected(own.as_fd());
+            drop((own, ours));
+            // SAFETY: ends this process and nothing else.
+            unsafe { libc::_exit(i32::from(!is_good)) };
+        }
+        drop(held);
+        let mut status = 0;
+        // SAFETY: the child is this test's own; the call writes one integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

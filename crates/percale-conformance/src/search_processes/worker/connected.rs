@@ -4,7 +4,7 @@
 
 #![expect(unsafe_code, reason = "takes back the endpoints that futures borrowed")]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::{Cause, OperationError, Received};
@@ -48,6 +48,8 @@ struct Line {
     refused: Option<Instant>,
     /// When a message was found to be missing: the other end has been closed.
     gap: Option<Instant>,
+    /// Numbers of the last messages, by those of the receives that took them.
+    taken: BTreeMap<u64, u32>,
 }
 
 /// The connections of a worker.
@@ -98,6 +100,7 @@ impl Lines {
             over,
             refused,
             gap: None,
+            taken: BTreeMap::new(),
         });
     }
 
@@ -286,7 +289,15 @@ impl Line {
         if u64::from(identity.number) > number {
             self.gap.get_or_insert_with(Instant::now);
         }
-        if identity.sender != other || u64::from(identity.number) < number || other == self.id {
+        // Receives in the order in which they were posted take messages in the order in which they were sent, each once.
+        let before = self.taken.range(..number).next_back().is_none_or(|(_, taken)| *taken < identity.number);
+        let behind = self.taken.range(number..).next().is_none_or(|(_, taken)| identity.number < *taken);
+        self.taken.insert(number, identity.number);
+        if self.taken.len() > 64 {
+            self.taken.pop_first();
+        }
+        let is_first = u64::from(identity.number) >= number && before && behind;
+        if identity.sender != other || !is_first || other == self.id {
             let id = self.id;
             ledger.fault(&format!("receive {number} of connection {id} with {other} took {identity:?}"));
         }

@@ -97,12 +97,24 @@ impl Collectives {
         self.by_tag.insert(tag, index);
     }
 
-    /// The connection to this peer ended. What it says of groups that have no tag yet may be another's from now on; or it may have given them up
-    /// and said so over the connection. If such a group comes about nevertheless, it is broken.
+    /// The connection to this peer ended. It may have given up groups that are being joined here, and have said so over that connection; what it
+    /// says of them from now on may be a successor's. Such a group is broken if it comes about. After a goodbye it is as any group of which a
+    /// member has closed.
     pub(crate) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        let unnamed = |group: &&mut Group| !group.named && group.members.contains(&from);
-        for group in self.groups.iter_mut().map(|(_, group)| group).filter(unnamed) {
-            group.lost.get_or_insert_with(|| (error, format!("the connection to a member ended: {why}")));
+        let said_goodbye = error == ErrorCode::Closed && !self.heard.iter().any(|(_, peer)| *peer == from);
+        let joins = &self.joins;
+        let is_joining = |index: Id<Group>, group: &Group| {
+            !group.named && group.members.contains(&from) && joins.is_under_way(group.list, index.to_u64())
+        };
+        for (index, group) in self.groups.iter_mut() {
+            if !is_joining(index, group) {
+                continue;
+            }
+            if said_goodbye {
+                group.gone.push(from);
+            } else {
+                group.lost.get_or_insert_with(|| (error, format!("the connection to a member ended: {why}")));
+            }
         }
     }
 

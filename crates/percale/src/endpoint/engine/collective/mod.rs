@@ -308,19 +308,22 @@ impl Engine {
     }
 
     /// The endpoint closes: operations of groups that have not ended here may never end elsewhere, and the members are told so.
-    pub(in crate::endpoint::engine) fn give_up_groups(&mut self) {
+    /// Says whether there was anything to tell.
+    pub(in crate::endpoint::engine) fn give_up_groups(&mut self) -> bool {
         let groups = self.core.collectives.groups.iter();
         let unfinished = groups.filter(|(_, group)| group.named && !group.told && group.running.is_some());
         let unfinished: Vec<_> = unfinished.map(|(_, group)| (group.tag, group.members.clone())).collect();
+        let any = !unfinished.is_empty();
         for (tag, members) in unfinished {
             let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NOBODY);
             for slot in members {
-                // Who is not connected is told by those that are.
+                // Members without a connection hear of it from the others.
                 if slot != OWN && self.core.peers.get(slot).state == State::Up {
                     self.send_to_member(slot, &message, None);
                 }
             }
         }
+        any
     }
 
     /// A broken group: tells the members, takes back what it can, and ends its operations when nothing uses their memory any more.

@@ -121,7 +121,7 @@ impl ShmGrantee {
         self.granted().entries.get(entry as usize).map(|(generation, _)| *generation)
     }
 
-    /// A free entry, and the region's generation, which no entry of any page held before.
+    /// A free entry, and the region's generation, which no other region of this process has had.
     fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
         let mut granted = self.granted();
         let index = match granted.free.pop() {
