@@ -97,22 +97,19 @@ impl Collectives {
         self.by_tag.insert(tag, index);
     }
 
-    /// The connection to this peer ended. It may have given up groups that are being joined here, and have said so over that connection; what it
-    /// says of them from now on may be a successor's. Such a group is broken if it comes about. After a goodbye it is as any group of which a
-    /// member has closed.
+    /// The connection to this peer broke. The peer may have given up the groups that are being joined here, and have said so over that
+    /// connection; what it says of them from now on may be a successor's. Such a group is broken if it comes about. A peer that said goodbye may
+    /// have been a member's predecessor only, which concerns no group.
     pub(crate) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        let said_goodbye = error == ErrorCode::Closed && !self.heard.iter().any(|(_, peer)| *peer == from);
+        if error == ErrorCode::Closed {
+            return;
+        }
         let joins = &self.joins;
         let is_joining = |index: Id<Group>, group: &Group| {
             !group.named && group.members.contains(&from) && joins.is_under_way(group.list, index.to_u64())
         };
         for (index, group) in self.groups.iter_mut() {
-            if !is_joining(index, group) {
-                continue;
-            }
-            if said_goodbye {
-                group.gone.push(from);
-            } else {
+            if is_joining(index, group) {
                 group.lost.get_or_insert_with(|| (error, format!("the connection to a member ended: {why}")));
             }
         }
