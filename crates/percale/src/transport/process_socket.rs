@@ -175,7 +175,7 @@ impl Table {
                 // SAFETY: closes a descriptor of the table, and opens another one under its number.
                 let replaced = unsafe { libc::dup3(spare.as_raw_fd(), socket, libc::O_CLOEXEC) };
                 if replaced < 0 {
-                    // The number is beyond what the process may open since; nothing else gets it while that is so.
+                    // The number is beyond a limit that was lowered since; nothing else gets it while that is so.
                     // SAFETY: a descriptor of the table. Its owner in this process is about to find it closed, which it ignores.
                     unsafe { libc::close(socket) };
                 }
@@ -205,7 +205,7 @@ extern "C" fn before_fork() {
     unsafe { *FORKING.held.get() = Some(held) };
 }
 
-/// Takes what this thread took in [`before_fork`]; in the child it is the parent's table, and `parent` the thread that forked.
+/// Takes what `thread` took in [`before_fork`]. In the child that is the table of the parent.
 fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
     if FORKING.thread.load(Ordering::Relaxed) != thread {
         return None;
