@@ -8,7 +8,7 @@ use percale::completion::poll_set::PollSet;
 use crate::abi::{FI_CLASS_POLL, FI_LOG_DOMAIN, fi_ops, fi_ops_poll, fi_poll_attr, fid, fid_domain, fid_poll};
 use crate::counter::{self, Count};
 use crate::domain::{self, Domain};
-use crate::events::Events;
+use crate::events::{self, Events};
 use crate::log;
 use crate::object::{self, Object, code};
 use crate::queue::{self, Queue};
@@ -25,11 +25,13 @@ pub(crate) struct Set {
     members: Mutex<Members>,
 }
 
-/// What percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven.
+/// What percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven. What is held here is
+/// not closed before it is removed: a set could not be emptied of what is gone, nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(usize, Arc<queue::Shared>)>,
     counters: Vec<(usize, Arc<counter::Shared>)>,
+    events: Vec<Arc<events::Shared>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -128,7 +130,9 @@ impl Set {
         }
         // SAFETY: promised by the caller.
         if let Some(events) = unsafe { Events::of_class(member) } {
-            return self.percale.add(&events.shared().percale, context).map_err(system);
+            self.percale.add(&events.shared().percale, context).map_err(system)?;
+            self.members().events.push(Arc::clone(events.shared()));
+            return Ok(());
         }
         log::warning!(
             FI_LOG_DOMAIN,
@@ -150,6 +154,7 @@ impl Set {
             self.percale.remove(&counter.shared().percale)
         // SAFETY: promised by the caller.
         } else if let Some(events) = unsafe { Events::of_class(member) } {
+            self.members().events.retain(|other| !Arc::ptr_eq(other, events.shared()));
             self.percale.remove(&events.shared().percale)
         } else {
             None

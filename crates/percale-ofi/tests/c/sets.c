@@ -25,6 +25,25 @@ static bool among(void *const *contexts, int count, const void *wanted)
 	return false;
 }
 
+/* What is in a poll set is not closed: the set could not be emptied any more. */
+static void members_stay(struct two *two, struct fid_poll *set, struct fid_cntr *cntr)
+{
+	struct fid_cq *cq;
+	struct fid_eq *eq;
+
+	NEEDS(fi_cq_open(two->room.domain, NULL, &cq, NULL));
+	NEEDS(fi_eq_open(two->room.fabric, NULL, &eq, NULL));
+	struct fid *members[] = { &cq->fid, &cntr->fid, &eq->fid };
+	for (size_t at = 0; at < COUNT(members); at++) {
+		NEEDS(fi_poll_add(set, members[at], 0));
+		ANSWERS(-FI_EBUSY, fi_close(members[at]));
+		ANSWERS(-FI_EBUSY, fi_close(&set->fid));
+		ANSWERS(0, fi_poll_del(set, members[at], 0));
+	}
+	ANSWERS(0, fi_close(&cq->fid));
+	ANSWERS(0, fi_close(&eq->fid));
+}
+
 static void polling(void)
 {
 	struct two two;
@@ -62,6 +81,7 @@ static void polling(void)
 	ANSWERS(0, fi_poll_del(set, &cntr->fid, 0));
 	CHECK(fi_poll_del(set, &cntr->fid, 0) < 0, "taken out twice");
 	ANSWERS(0, fi_poll(set, contexts, 4));
+	members_stay(&two, set, cntr);
 	ANSWERS(0, fi_close(&set->fid));
 	ANSWERS(0, fi_close(&cntr->fid));
 	close_two(&two);
