@@ -10,6 +10,7 @@ use crate::abi::{
     FI_CLASS_MC, FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOEQ, FI_EOPBADSTATE, FI_LOG_EP_CTRL, fi_collective_addr, fi_ops,
     fid, fid_ep, fid_mc, fid_t,
 };
+use crate::domain;
 use crate::endpoint::Endpoint;
 use crate::endpoint::port::Port;
 use crate::events;
@@ -29,6 +30,8 @@ pub(crate) struct Group {
     number: u64,
     port: Weak<Port>,
     events: Arc<events::Shared>,
+    /// Stays open as long as the group is, also after its endpoint. `None` without an endpoint.
+    _domain: Option<Arc<domain::Shared>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -86,7 +89,8 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, &FI), fi_addr: NONE };
     let (port, none) = (Arc::clone(port), AtomicU64::new(NONE));
-    let group = Group { fid, group: none, number, port: Arc::downgrade(&port), events: Arc::clone(&events) };
+    let (weak, _domain) = (Arc::downgrade(&port), Some(Arc::clone(endpoint.setup().domain())));
+    let group = Group { fid, group: none, number, port: weak, events: Arc::clone(&events), _domain };
     let group = Box::into_raw(Box::new(group));
     // Before anybody can read the event.
     // SAFETY: promised by the caller.
@@ -141,7 +145,8 @@ mod tests {
         let (events, number, id) = (events::Shared::alone(), 7, GroupId::from_u64(42));
         let fid = fid_mc { fid: object::head(FI_CLASS_MC, std::ptr::null_mut(), &FI), fi_addr: NONE };
         let (group, port) = (AtomicU64::new(NONE), Weak::new());
-        let group = Box::into_raw(Box::new(Group { fid, group, number, port, events: Arc::clone(&events) }));
+        let group =
+            Box::into_raw(Box::new(Group { fid, group, number, port, events: Arc::clone(&events), _domain: None }));
         events.name_group(number, group.cast(), std::ptr::null_mut());
         // The call that joins it is still under way when another thread reads this.
         events.percale.push(Event::Joined { group: id, context: number });

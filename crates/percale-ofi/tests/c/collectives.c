@@ -387,6 +387,35 @@ static void left_alone(void)
 	close_room(&two.room);
 }
 
+/* A group may outlive its endpoint; the domain outlives both. */
+static void domain_stays(void)
+{
+	struct two two;
+	struct group g;
+
+	open_two(&two, &how);
+	open_group(&g, &two);
+	for (int side = 0; side < 2; side++)
+		ANSWERS(0, fi_close(&g.sets[side]->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&g.sides[0]->eq->fid));
+	/* Their event queues stay as long. */
+	for (int side = 0; side < 2; side++) {
+		struct fid_ep *ep = g.sides[side]->ep;
+		ANSWERS(0, fi_close(&ep->fid));
+		ANSWERS(-FI_EBUSY, fi_close(&g.sides[side]->eq->fid));
+		ANSWERS(0, fi_close(&g.sides[side]->txcq->fid));
+		ANSWERS(0, fi_close(&g.sides[side]->av->fid));
+		free(g.sides[side]->out);
+		free(g.sides[side]->in);
+	}
+	ANSWERS(-FI_EBUSY, fi_close(&two.room.domain->fid));
+	for (int side = 0; side < 2; side++) {
+		ANSWERS(0, fi_close(&g.mcs[side]->fid));
+		ANSWERS(0, fi_close(&g.sides[side]->eq->fid));
+	}
+	close_room(&two.room);
+}
+
 void collective_groups(void)
 {
 	struct two two;
@@ -407,6 +436,9 @@ void collective_groups(void)
 	quiet(&two.pair);
 	close_group(&g);
 	close_two(&two);
+	end();
+	begin("a domain with groups");
+	domain_stays();
 	end();
 	begin("MR-035 MR-044 MR-045 MR-046 MR-047 registered memory of collectives");
 	registered_memory();
