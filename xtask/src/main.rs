@@ -28,6 +28,7 @@ mod search;
 mod steps;
 mod table;
 mod test;
+mod walk;
 
 use clap::{Parser, Subcommand};
 use failure::Outcome;
@@ -62,6 +63,8 @@ enum Chore {
     Pindown(pindown::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
+    /// The provider under sanitizers: every call with odd arguments, every order of closing, every level and API version
+    Walk(walk::Arguments),
     /// Programs on a kernel with soft-RoCE, in a virtual machine
     Guest(guest::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
@@ -89,6 +92,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Pindown(arguments) => pindown::run(&place, arguments),
         Chore::Interop(arguments) => interop::run(&place, arguments),
+        Chore::Walk(arguments) => walk::run(&place, arguments),
         // Another program's exit code.
         Chore::Guest(arguments) => return guest::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),

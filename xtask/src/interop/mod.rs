@@ -22,7 +22,7 @@ use crate::provider;
 use crate::steps::Findings;
 use crate::table::table;
 pub(crate) use mpi::{THROUGH_THE_PROVIDER, part_of_mpi4py, verdict_of_mpi4py};
-pub(crate) use site::mpi4py;
+pub(crate) use site::{mpi4py, newer_libfabric};
 
 use cases::{Case, Ending, Row, Transport};
 use site::Site;

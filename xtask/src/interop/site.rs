@@ -79,6 +79,16 @@ pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
     Ok(Mpi4py { package, sources })
 }
 
+/// The directory of the newer libfabric that MPICH's wheel brings, which is fetched if that was not done before; or what is missing.
+pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
+    let site = Site::prepare(place, PathBuf::new(), false);
+    match site.environment(Wheels::Mpich) {
+        Ok(_) => Ok(site.newer_libfabric()),
+        Err(Trouble::Missing(what)) => Err(what),
+        Err(Trouble::Failed(failure)) => Err(failure.to_string()),
+    }
+}
+
 pub(super) struct Site<'a> {
     pub(super) place: &'a Place,
     /// Where libfabric finds the provider.

@@ -18,6 +18,9 @@
 #define ALLOW(at, length) (void)(at), (void)(length)
 #endif
 
+/* Passes over all objects in which none is closed, after which none will be. */
+#define PASSES 50
+
 /* What memory holds that is the program's again. */
 #define OURS 0xa5
 
@@ -313,7 +316,7 @@ static void free_world(struct world *w)
 
 void close_world(struct world *w, const int *order)
 {
-	int left = 0;
+	int left = 0, stuck = 0;
 
 	for (int at = 0; at < w->count; at++)
 		left += !w->objects[at].closed;
@@ -328,7 +331,8 @@ void close_world(struct world *w, const int *order)
 			else
 				still_there(w, o);
 		}
-		if (left == before) {
+		stuck = left == before ? stuck + 1 : 0;
+		if (stuck == PASSES) {
 			char names[512] = "";
 			for (int at = 0; at < w->count; at++)
 				if (!w->objects[at].closed)

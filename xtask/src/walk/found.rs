@@ -1,0 +1,93 @@
+//! The last line of the walk's program.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a walk has done and found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) calls: usize,
+    /// Entries of tables, and those that were never called.
+    pub(super) entries: usize,
+    pub(super) missed: usize,
+    /// Processes that ended well.
+    pub(super) cases: usize,
+    /// Sequences in which a scenario's objects were closed.
+    pub(super) orders: usize,
+    pub(super) levels: usize,
+    pub(super) versions: usize,
+    /// Cases that a sanitizer ended, that gave a wrong answer, crashed or hung.
+    pub(super) reports: usize,
+}
+
+impl Found {
+    /// Adds what was found on another libfabric.
+    pub(super) fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.entries = self.entries.max(other.entries);
+        self.missed += other.missed;
+        self.cases += other.cases;
+        self.orders += other.orders;
+        self.levels = self.levels.max(other.levels);
+        // Those of the newer libfabric are the others and more.
+        self.versions = self.versions.max(other.versions);
+        self.reports += other.reports;
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, entries, missed, orders, levels, versions, reports, .. } = self;
+        let called = entries.saturating_sub(*missed);
+        write!(
+            f,
+            "{calls} calls of {called} of {entries} entries, {orders} close orders, {levels} levels, {versions} versions, {reports} reports"
+        )
+    }
+}
+
+impl FromStr for Found {
+    type Err = ();
+
+    /// `walk: ..., N calls, N entries, ...`
+    fn from_str(line: &str) -> Result<Self, ()> {
+        let words: Vec<&str> = line.strip_prefix("walk: ").ok_or(())?.split(", ").collect();
+        let number = |name: &str| {
+            let of = |word: &&str| word.strip_suffix(name)?.trim_end().parse().ok();
+            words.iter().find_map(of).ok_or(())
+        };
+        Ok(Self {
+            calls: number("calls")?,
+            entries: number("entries")?,
+            missed: number("never called")?,
+            cases: number("cases")?,
+            orders: number("orders")?,
+            levels: number("levels")?,
+            versions: number("versions")?,
+            reports: number("reports")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Found;
+
+    const LINE: &str = "walk: sanitized yes, 3064 calls, 679 entries, 2 never called, 10 cases, 80 orders, 900 closings, 300 refused, \
+                        6 levels, 18 versions, 1 reports";
+
+    #[test]
+    fn the_last_line_is_read() {
+        let found: Found = LINE.parse().unwrap();
+        assert_eq!((found.calls, found.entries, found.missed, found.cases), (3064, 679, 2, 10));
+        assert_eq!((found.orders, found.levels, found.versions, found.reports), (80, 6, 18, 1));
+        assert!("walk: nothing".parse::<Found>().is_err() && "REPORT  alias".parse::<Found>().is_err());
+    }
+
+    #[test]
+    fn findings_of_two_libfabrics_are_added() {
+        let mut both: Found = LINE.parse().unwrap();
+        both.add(LINE.replace("18 versions", "29 versions").parse().unwrap());
+        assert_eq!((both.calls, both.entries, both.orders, both.versions, both.reports), (6128, 679, 160, 29, 2));
+    }
+}

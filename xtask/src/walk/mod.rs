@@ -1,0 +1,114 @@
+//! `cargo xtask walk`: a C program (crates/percale-ofi/tests/walk) calls every entry of every table of the provider with odd but legal
+//! arguments and closes objects in every order, at every threading level and API version, under AddressSanitizer,
+//! UndefinedBehaviorSanitizer and LeakSanitizer, on the system's libfabric and on a newer one.
+//!
+//! * [`build`]: the program and the instrumented provider
+//! * [`found`]: what the program prints
+
+mod build;
+mod found;
+
+use crate::failure::{Failure, Outcome};
+use crate::interop;
+use crate::packages::LIBFABRIC_HEADERS;
+use crate::place::Place;
+use crate::program::Program;
+use crate::steps::{Findings, Steps};
+use build::Built;
+use found::Found;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Every version at every level for every scenario, and more orders; without it each pair of a scenario and a level runs once
+    #[arg(long)]
+    all: bool,
+    /// The first seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Orders of closing for each case
+    #[arg(long)]
+    orders: Option<u64>,
+    /// Only cases with this in their names; entries that were never called are no failure then
+    #[arg(long)]
+    case: Option<String>,
+    /// Another provider, instrumented with AddressSanitizer: the directory that has it
+    #[arg(long, value_name = "DIRECTORY")]
+    provider: Option<PathBuf>,
+}
+
+/// Longer than the whole walk takes on a busy machine; its cases end by themselves.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Leaks count, and what a crash means is said by the sanitizer: providers of libfabric's own install handlers that do not.
+const ASAN: &str = "detect_leaks=1:handle_segv=2:handle_sigbus=2:handle_abort=2";
+
+/// Orders of each case: of the whole walk, and of the part for every check.
+const ALL_ORDERS: u64 = 12;
+const SOME_ORDERS: u64 = 3;
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    let mut steps = Steps::new(1);
+    steps.run("walk", "every call, every order of closing, under sanitizers", || walk(place, arguments));
+    Ok(steps.finish())
+}
+
+fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
+    if !LIBFABRIC_HEADERS.is_here() {
+        return Ok(Findings::skipped(format!(
+            "{} is not installed (as root: apt-get install -y {0})",
+            LIBFABRIC_HEADERS.package
+        )));
+    }
+    let mut built = build::build(place)?;
+    if let Some(provider) = &arguments.provider {
+        built.provider.clone_from(provider);
+    }
+    let mut remarks = Vec::new();
+    if let Some(why) = &built.unsanitized {
+        remarks.push(format!("skipped: the sanitizers, so that only crashes and wrong answers are found: {why}"));
+    }
+    let mut all = on_libfabric(&built, arguments, "the system's libfabric", None)?;
+    match interop::newer_libfabric(place) {
+        Ok(directory) => all.add(on_libfabric(&built, arguments, "a newer libfabric", Some(&directory))?),
+        Err(why) => remarks.push(format!("skipped: a newer libfabric: {why}")),
+    }
+    let failed = all.reports + if arguments.case.is_some() { 0 } else { all.missed };
+    Ok(Findings::new(all.cases, failed, all.to_string()).with_remarks(remarks))
+}
+
+/// Runs the program on one libfabric.
+fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Option<&Path>) -> Outcome<Found> {
+    let orders = arguments.orders.unwrap_or(if arguments.all { ALL_ORDERS } else { SOME_ORDERS });
+    let mut program = Program::new(&built.program).args(["-n", &orders.to_string()]);
+    if arguments.all {
+        program = program.arg("-a");
+    }
+    if let Some(directory) = directory {
+        program = program.arg("-l").arg(directory);
+    }
+    if let Some(seed) = arguments.seed {
+        program = program.args(["-s", &seed.to_string()]);
+    }
+    if let Some(case) = &arguments.case {
+        program = program.args(["-c", case]);
+    }
+    let program = program.env("FI_PROVIDER_PATH", &built.provider).env("FI_PROVIDER", "percale");
+    let program = program.without("PERCALE_TRANSPORT").without("FI_PERCALE_TRANSPORT").without("FI_LOG_LEVEL");
+    let program = program.env("ASAN_OPTIONS", ASAN).env("UBSAN_OPTIONS", "print_stacktrace=1");
+    let mut found = None;
+    let status = program.limit(LIMIT).lines(|line| {
+        match line.parse::<Found>() {
+            Ok(last) => found = Some(last),
+            // Calls of the program, and whatever a sanitizer says.
+            Err(_) => println!("    {line}"),
+        }
+    })?;
+    let mut found = found.ok_or_else(|| Failure::new(format!("the walk on {name} ended with {status}")))?;
+    if !status.success() && found.reports + found.missed == 0 {
+        found.reports += 1;
+    }
+    println!("  on {name}: {found}");
+    Ok(found)
+}
