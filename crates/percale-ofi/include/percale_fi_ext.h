@@ -76,7 +76,8 @@ struct percale_cache_ops {
 };
 
 /*
- * Memory windows: revocable, narrower rights to parts of regions, each with a key of 32 bits of its own. Name for fi_open_ops(3), on
+ * Memory windows: revocable, narrower rights to parts of regions, each with a key of its own: opaque, 64 bits, and never a key
+ * that an application chose for its regions. Name for fi_open_ops(3), on
  * a domain; flags other than 0 answer -FI_EBADFLAGS.
  *
  * A window is bound to a part of a region of the same domain; peers then use its key as they use a region's, with the region's addresses.

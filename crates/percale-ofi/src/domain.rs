@@ -26,6 +26,8 @@ use crate::{cache, counter, endpoint, events, log, poll_set, queue, region, vect
 pub(crate) struct Shared {
     pub(crate) fabric: Arc<fabric::Shared>,
     pub(crate) percale: percale::Domain,
+    /// As the info has it.
+    pub(crate) name: String,
     /// The client serializes what it does with an endpoint and what that completes to.
     pub(crate) serialized: bool,
     pub(crate) regions: RegionMode,
@@ -184,9 +186,12 @@ pub(crate) unsafe fn open(
     };
     // SAFETY: an info's source address is as long as it says.
     let source = unsafe { crate::address::read(info.src_addr, info.src_addrlen) };
+    // SAFETY: null, or the client's string.
+    let name = (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_string_lossy().into_owned());
     let shared = Arc::new(Shared {
         fabric: Arc::clone(fabric.shared()),
         percale,
+        name: name.unwrap_or_default(),
         serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
         regions: RegionMode::of(attr.mr_mode, info.mode),
         hmem: info.caps & FI_HMEM != 0,
@@ -205,6 +210,11 @@ pub(crate) unsafe fn open(
         ops: std::ptr::from_ref(&OPS).cast_mut(),
         mr: std::ptr::from_ref(&region::OPS).cast_mut(),
     };
+    if shared.regions.raw {
+        // The client may have asked for raw keys after fi_getinfo: now the attributes say how long they are.
+        // SAFETY: the client's attributes, which fi_domain(3) does not have as constant.
+        unsafe { (&raw mut (*info.domain_attr).mr_key_size).write(percale::memory::region::RAW_KEY_BYTES) };
+    }
     // SAFETY: the caller wants the domain there.
     unsafe { Domain { fid, shared }.give(domain) };
     0

@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn open(
         domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
     if let Some(name) = name {
         // Numbers are the same in every process, wherever it wants the vector: map_addr need not be heeded.
-        builder = builder.name(name);
+        builder = builder.name(name).domain(domain.name.as_str());
     }
     if attr.flags & FI_READ != 0 {
         builder = builder.read_only();

@@ -163,7 +163,7 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
         WindowState::Bound(_) => 1,
         WindowState::Revoking(_) => 2,
     };
-    let said = Info { kind: number(window.kind()), state, key: window.key().into(), domain: opened.fid };
+    let said = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
     // SAFETY: the client wants it there.
     unsafe { info.write(said) };
     0
@@ -238,7 +238,6 @@ unsafe extern "C" fn post_invalidate(
     context: *mut c_void,
     flags: u64,
 ) -> isize {
-    let Ok(key) = u32::try_from(key) else { return -(libc::EINVAL as isize) };
     // SAFETY: an endpoint of ours.
     unsafe { Endpoint::of(ep) }.invalidate_window(peer, key, context, flags)
 }

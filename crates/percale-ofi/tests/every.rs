@@ -165,7 +165,7 @@ macro_rules! registration {
         }
 
         #[test]
-        fn mr_001_mr_002_mr_003_mr_004_mr_005_mr_006_mr_007_mr_008_mr_009_mr_010_mr_011_mr_012_mr_013_mr_014_from_c() {
+        fn mr_001_mr_002_mr_003_mr_004_mr_005_mr_007_mr_008_mr_009_mr_010_mr_011_mr_012_mr_013_mr_014_from_c() {
             part("registration: calls", 8);
         }
 
@@ -214,6 +214,12 @@ macro_rules! registration {
          {
             part("windows", 4);
         }
+
+        #[test]
+        fn mr_006_mr_077_mr_078_mr_079_mr_080_mr_082_key_020_key_021_bind_021_bind_022_bind_023_bind_024_cmp_021_dwq_024_dwq_025_dwq_026_dwq_027_trig_020_atm_007_mw_039_mw_051_mw_052_from_c()
+         {
+            part("specification", 15);
+        }
     };
 }
 
@@ -239,7 +245,7 @@ macro_rules! vectors {
         }
 
         #[test]
-        fn av_042_av_043_av_044_av_045_av_046_av_047_av_048_av_049_av_050_av_054_av_055_av_056_from_c() {
+        fn av_042_av_043_av_044_av_045_av_046_av_047_av_048_av_049_av_050_av_054_av_055_av_056_av_057_av_058_from_c() {
             crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
         }
     };

@@ -62,7 +62,7 @@ impl Server<'_> {
                 request = endpoint.recv(vec![0; 8]).start()?;
             }
             if let Some(at) = self.lent.iter().position(|lent| lent.until <= Instant::now()) {
-                let key = self.lent[at].name.key as u32;
+                let key = self.lent[at].name.key;
                 match self.endpoint.invalidate(self.client, key).wait() {
                     Ok(()) => {
                         self.reclaim(key);
@@ -98,8 +98,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn reclaim(&mut self, key: u32) {
-        if let Some(at) = self.lent.iter().position(|lent| lent.name.key == u64::from(key)) {
+    fn reclaim(&mut self, key: u64) {
+        if let Some(at) = self.lent.iter().position(|lent| lent.name.key == key) {
             self.free.push_back(self.lent.swap_remove(at).slice);
             self.given_back += 1;
         }
@@ -112,7 +112,7 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
     for number in 0..REQUESTS {
         let answer = endpoint.recv(vec![0; RemoteMemory::BYTES]).start()?;
         endpoint.send(server, number.to_le_bytes().to_vec()).wait()?;
-        let name = RemoteMemory::from_bytes(&answer.wait()?.to_vec()).ok_or("a name is 24 bytes")?;
+        let name = RemoteMemory::from_bytes(&answer.wait()?.to_vec())?;
         let bytes = vec![number as u8 | 0x80; SLICE as usize];
         // On a busy machine a lease may be over before its first write.
         match endpoint.write(server, bytes.clone(), name).wait() {
@@ -127,7 +127,7 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
             assert_eq!(late.errno(), ErrorCode::KeyRejected.errno());
             refused += 1;
         } else {
-            let back = endpoint.send(server, vec![0; 8]).invalidating(name.key as u32).wait();
+            let back = endpoint.send(server, vec![0; 8]).invalidating(name.key).wait();
             if let Err(error) = back {
                 assert_eq!(error.errno(), ErrorCode::KeyRejected.errno(), "it was too late: {error}");
             }

@@ -113,7 +113,7 @@ impl Bench {
     }
 
     fn invalidate(&self, peer: PeerAddress, name: RemoteMemory) -> Result<()> {
-        self.owner.post_invalidate(peer, name.key as u32, 0, OpFlags::empty()).map_err(failed("an invalidation"))
+        self.owner.post_invalidate(peer, name.key, 0, OpFlags::empty()).map_err(failed("an invalidation"))
     }
 
     /// Waits for a completion, which must be a success.
@@ -192,7 +192,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         },
         |name| {
             if let Some(name) = name {
-                bench.owner.post_invalidate(user, name.key as u32, 0, OpFlags::COMPLETION).ok();
+                bench.owner.post_invalidate(user, name.key, 0, OpFlags::COMPLETION).ok();
                 bench.done().ok();
             }
         },

@@ -429,11 +429,11 @@ pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Fabric>() {
         }
         if round == 1 {
             let receive = server.recv(vec![0; 8]).start().expect("a receive");
-            let send = client.endpoint.send(client.endpoint.peer(), vec![1; 8]).invalidating(name.key as u32);
+            let send = client.endpoint.send(client.endpoint.peer(), vec![1; 8]).invalidating(name.key);
             net.finish(send).expect("the send");
-            assert_eq!(net.finish(receive).expect("the message").invalidated, Some(name.key as u32));
+            assert_eq!(net.finish(receive).expect("the message").invalidated, Some(name.key));
         } else {
-            net.finish(server.invalidate(server.peer(), name.key as u32)).expect("it is bound");
+            net.finish(server.invalidate(server.peer(), name.key)).expect("it is bound");
         }
         assert_eq!(read(&client).expect_err("the key is dead").errno(), ErrorCode::KeyRejected.errno());
     }

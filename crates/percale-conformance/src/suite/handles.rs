@@ -203,10 +203,10 @@ pub fn used_up_handles_of_windows_touch_no_other_operation<F: Fabric>() {
             invalidate(name);
         }
         let key = next.replace(next.get() + 1);
-        let name = mesh.finish(bind(key)).expect("a window").key as u32;
+        let name = mesh.finish(bind(key)).expect("a window").key;
         invalidate(name);
         let key = next.replace(next.get() + 1);
-        last.set(Some((name & !0xff) | u32::from(key)));
+        last.set(Some((name & !0xff) | u64::from(key)));
         bind(key).start().expect("a bind")
     });
 }

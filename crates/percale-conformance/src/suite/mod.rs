@@ -31,6 +31,7 @@ pub mod sets;
 pub mod shared_closing;
 pub mod shared_receive;
 pub mod sleeping;
+pub mod specification;
 pub mod tagged;
 pub mod triggered;
 pub mod triggered_model;
@@ -152,17 +153,23 @@ macro_rules! conformance {
                 cmp_017_cmp_018_atomic_operations_are_counted,
                 cmp_018_a_counter_of_several_kinds_counts_each_once;
             regions:
-                mr_006_mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region,
+                mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region,
                 key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name,
                 key_013_key_019_short_raw_keys_are_mapped_too,
                 key_005_key_015_forged_raw_keys_open_nothing,
-                key_004_mr_072_some_keys_are_nobodys,
+                key_004_key_020_mw_051_every_key_may_be_a_regions,
                 mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event,
                 bind_001_bind_002_bind_008_what_peers_write_is_counted,
                 bind_006_bind_009_a_disabled_region_is_not_reached,
                 bind_010_bind_011_bind_012_a_region_of_one_endpoint,
                 bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it,
                 mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key;
+            specification:
+                mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing,
+                mr_078_mr_079_mr_080_what_is_malformed_is_not_registered,
+                bind_021_bind_022_a_region_has_several_counters,
+                bind_022_a_counter_may_come_after_peers,
+                bind_023_what_comes_through_an_endpoint_without_events_is_not_counted;
             remote_model:
                 rma_011_random_accesses_do_what_a_plain_model_does;
             windows:
@@ -179,7 +186,7 @@ macro_rules! conformance {
             window_pairs:
                 mw_032_mw_033_a_type_1_key_is_its_domains,
                 mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice,
-                mw_038_mw_040_a_type_2_key_is_its_pairs,
+                mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs,
                 mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end,
                 mw_045_a_peer_gives_its_key_back_with_a_message,
                 mw_050_nothing_is_written_after_an_invalidation,
@@ -229,6 +236,10 @@ macro_rules! conformance {
                 xpu_013_every_kind_waits_for_its_variable,
                 xpu_017_what_is_cancelled_never_begins,
                 xpu_013_a_store_of_another_thread_ends_a_wait;
+            specification:
+                cmp_021_counters_are_bound_to_an_open_endpoint,
+                dwq_024_trig_020_the_largest_threshold_is_reached,
+                av_060_vectors_are_shared_within_domains_of_one_name;
             triggered_model:
                 dwq_021_random_schedules_do_what_a_plain_model_does;
             collectives:

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::memory::region::{RAW_KEY_BYTES, RegisterError};
-use percale::{Access, Buffer, Counter, ErrorCode, Event, EventQueue, PostError, Region, RemoteMemory};
+use percale::{
+    Access, Buffer, Counter, ErrorCode, Event, EventQueue, PostError, Region, RemoteMemory, WindowAccess, WindowType,
+};
 
 use crate::fabric::Fabric;
 use crate::memory::{content, same};
@@ -69,12 +71,10 @@ fn code(error: &OperationError) -> ErrorCode {
     }
 }
 
-/// No bytes are no region; and the key of one that is registered serves at once, as often as the memory is registered and closed.
-pub fn mr_006_mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
+/// The key of a region serves at once, as often as the memory is registered and closed.
+pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
-    let none = domain.register(Vec::new(), ALL).expect_err("a region of no bytes");
-    assert!(matches!(none, RegisterError::Empty) && none.errno() == libc::EINVAL, "{none}");
     for mut memory in memories(&mesh) {
         let mut dead = Vec::new();
         for _ in 0..5 {
@@ -180,21 +180,49 @@ pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
     }
 }
 
-/// What stands for no key, or for a mapped one, is nobody's (KEY-004, MR-072).
-pub fn key_004_mr_072_some_keys_are_nobodys<F: Fabric>() {
-    let mesh = Mesh::<F>::new(1);
-    let domain = &mesh.station(0).domain;
-    for key in [u64::MAX, 0xFFFF_FFFE_0000_0000, 0xFFFF_FFFE_FFFF_FFFF] {
-        let error = domain.registration(ALL).key(key).own(vec![0; 8]).expect_err("a reserved key");
-        assert!(matches!(error, RegisterError::KeyReserved(other) if other == key), "{error}");
-        assert_eq!(error.errno(), 129, "EKEYREJECTED");
+/// Every key of 64 bits may be a region's, while windows are bound and keys are mapped on both sides; the domain chooses none that stands for no
+/// key.
+pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (us, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    let below = owner.register(content(1, 64), Access::empty()).expect("a region");
+    let mut windows: Vec<_> = (0..64).map(|_| owner.window(WindowType::One).expect("a window")).collect();
+    let names: Vec<_> =
+        windows.iter_mut().map(|window| window.bind(&below, 0..8, WindowAccess::READ).expect("a bind")).collect();
+    let raw = owner.registration(ALL).raw_key().own(content(2, 64)).expect("a region");
+    let mapped = [us, owner].map(|domain| domain.map_raw(raw.raw_key().as_bytes()).expect("a mapped key"));
+    let chosen =
+        [0, 1, 0xFFFF, 1 << 31, u64::from(u32::MAX), 1 << 32, 1 << 63, 0x7FFF_F7FF_0000, u64::MAX - 1, u64::MAX];
+    let halves = (0..64).flat_map(|bit| [0xFFFF_FFFE_0000_0000 | 1 << (bit % 32), 1 << bit, u64::MAX << bit]);
+    // What differs from a window's key, or a mapped one, in the upper half, or is that half alone.
+    let near = names.iter().map(|name| name.key).chain(mapped.iter().map(|key| key.key()));
+    let near = near.flat_map(|key| [key & 0xFFFF_FFFF, key ^ 1 << 32, key ^ 1 << 63, key >> 32]);
+    let keys: std::collections::BTreeSet<u64> = chosen.into_iter().chain(halves).chain(near).collect();
+    for key in keys {
+        let region = owner.registration(ALL).key(key).own(content(key, 64)).expect("any key");
+        assert_eq!(region.key(), key);
+        let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; 64])).expect("a read");
+        same(&read.into_vec(), &content(key, 64), "the region of this key");
+        mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![7; 8], region.remote().slice(8..16))).expect("a write");
+        region.close().expect("nobody is at it");
+        let late =
+            mesh.finish(mesh.endpoint(0).read(mesh.peer(1), RemoteMemory { key, address: 0, len: 8 }, vec![0; 8]));
+        assert_eq!(
+            code(&late.expect_err("no region has it")),
+            ErrorCode::KeyRejected,
+            "{key:#x} of a region that was closed"
+        );
     }
-    let most = domain.registration(ALL).key(u64::MAX - 1).own(vec![0; 8]).expect("the last key");
-    assert_eq!(most.key(), u64::MAX - 1);
+    for name in names {
+        let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), name, vec![0; 8])).expect("a window");
+        same(&read.into_vec(), &content(1, 64)[..8], "the window");
+    }
+    let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), mapped[0].remote(0, 64), vec![0; 64]));
+    same(&read.expect("a mapped key").into_vec(), &content(2, 64), "the region of the mapped key");
     let mut regions = Vec::new();
     for _ in 0..500 {
-        let region = domain.register(vec![0; 8], ALL).expect("a region");
-        assert!(region.key() >> 32 != 0 && region.key() >> 32 != 0xFFFF_FFFE && region.key() != u64::MAX);
+        let region = owner.register(vec![0; 8], ALL).expect("a region");
+        assert!(region.key() >> 32 != 0 && region.key() != u64::MAX);
         regions.push(region);
     }
 }

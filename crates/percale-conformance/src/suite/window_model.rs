@@ -225,7 +225,7 @@ impl<F: Fabric> Model<'_, F> {
         let wanted = match () {
             () if range.end > LEN as u64 || range.is_empty() => Err(ErrorCode::Invalid),
             () if bound.is_some() => Err(ErrorCode::Busy),
-            () => Ok(u64::from(window.key_with(byte))),
+            () => Ok(window.key_with(byte)),
         };
         let result = outcome(result);
         assert_eq!(result.map(|name| name.key), wanted, "a bind of {range:?}");
@@ -251,17 +251,10 @@ impl<F: Fabric> Model<'_, F> {
         let key = self.some_key();
         let who = self.random.below(3);
         let by_peer = self.random.below(2) == 0;
-        let Ok(short) = u32::try_from(key) else { return };
         let given = self.keys.get(&key).copied();
         // An allocated window owns all 256 keys of its index.
-        let owner = self.windows.iter().flatten().find(|window| window.key_with(0) == short & !0xFF).map(Window::kind);
-        let ours = |given: Given| {
-            if by_peer {
-                given.who == Some(place(self.mesh, who))
-            } else {
-                (given.who == Some(INNER)) == (who == INNER)
-            }
-        };
+        let owner = self.windows.iter().flatten().find(|window| window.key_with(0) == key & !0xFF).map(Window::kind);
+        let ours = |given: Given| given.who == Some(place(self.mesh, who));
         let wanted = match (given, owner) {
             _ if by_peer
                 && !given.is_some_and(|given| given.window.is_some() && given.who.is_some() && ours(given)) =>
@@ -278,22 +271,22 @@ impl<F: Fabric> Model<'_, F> {
             return;
         }
         let result = match (by_peer, inner) {
-            (false, Some((inner, me))) if who == INNER => inner.invalidate(*me, short).wait(),
-            (false, _) => self.mesh.finish(self.mesh.endpoint(1).invalidate(user(self.mesh, who), short)),
+            (false, Some((inner, me))) if who == INNER => inner.invalidate(*me, key).wait(),
+            (false, _) => self.mesh.finish(self.mesh.endpoint(1).invalidate(user(self.mesh, who), key)),
             (true, Some((inner, me))) if who == INNER => {
                 let receive = inner.recv(vec![0; 8]).start().expect("a receive");
-                let sent = inner.send(*me, vec![1; 8]).invalidating(short).wait().map(drop);
+                let sent = inner.send(*me, vec![1; 8]).invalidating(key).wait().map(drop);
                 if sent.is_ok() {
-                    assert_eq!(receive.wait().expect("the message").invalidated, Some(short));
+                    assert_eq!(receive.wait().expect("the message").invalidated, Some(key));
                 }
                 sent
             }
             (true, _) => {
                 let receive = self.mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
-                let send = self.mesh.endpoint(2 * who).send(self.mesh.peer(1), vec![1; 8]).invalidating(short);
+                let send = self.mesh.endpoint(2 * who).send(self.mesh.peer(1), vec![1; 8]).invalidating(key);
                 let sent = self.mesh.finish(send).map(drop);
                 if sent.is_ok() {
-                    assert_eq!(self.mesh.finish(receive).expect("the message").invalidated, Some(short));
+                    assert_eq!(self.mesh.finish(receive).expect("the message").invalidated, Some(key));
                 }
                 sent
             }
@@ -385,7 +378,7 @@ impl<F: Fabric> Model<'_, F> {
     fn query(&self) {
         for (at, window) in self.windows.iter().enumerate() {
             let Some(window) = window else { continue };
-            let wanted = self.bound(at).map_or(WindowState::Unbound, |key| WindowState::Bound(key as u32));
+            let wanted = self.bound(at).map_or(WindowState::Unbound, WindowState::Bound);
             assert_eq!(window.state(), wanted, "window {at}");
         }
     }

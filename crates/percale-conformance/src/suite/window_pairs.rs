@@ -54,7 +54,7 @@ pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: F
         assert_eq!(bind(&mesh, &window, &region, how(8..8, WindowAccess::READ, 1)), Err(ErrorCode::Invalid));
         for byte in [0, 1, 0x7F, 0xFF, 0xFF, 3] {
             let name = bind(&mesh, &window, &region, how(8..18, WindowAccess::READ, byte)).expect("a bind");
-            assert_eq!(name.key, u64::from(window.key_with(byte)));
+            assert_eq!(name.key, window.key_with(byte));
             assert_eq!(user_reads(&mesh, name), bytes(8..18));
             let again = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, byte ^ 1));
             assert_eq!((again, user_reads(&mesh, name)), (Err(ErrorCode::Busy), bytes(8..18)));
@@ -70,7 +70,7 @@ pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: F
 }
 
 /// Type 2: for one peer of one endpoint.
-pub fn mw_038_mw_040_a_type_2_key_is_its_pairs<F: Fabric>() {
+pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
@@ -81,13 +81,17 @@ pub fn mw_038_mw_040_a_type_2_key_is_its_pairs<F: Fabric>() {
             let other = second(&mesh, 1);
             let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
             assert_eq!(code(refused), ErrorCode::KeyRejected);
-            let refused = other.endpoint.invalidate(PeerAddress(1), name.key as u32).wait();
+            let refused = other.endpoint.invalidate(PeerAddress(1), name.key).wait();
             assert_eq!(code(refused), ErrorCode::Denied);
             if !F::ALONE {
                 // Another peer of the endpoint.
                 assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
-                let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key as u32);
+                let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
                 assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
+                // The owner, by an operation to another peer.
+                let other = mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(2), name.key));
+                assert_eq!(code(other), ErrorCode::Denied);
+                assert_eq!(window.state(), WindowState::Bound(name.key));
                 // The owner itself.
                 assert_eq!(reads(&mesh, mesh.endpoint(1), mesh.peer(1), name), REFUSED);
             }
@@ -112,7 +116,7 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
                     endpoint.read(me, name, vec![0; 8]).wait().expect("it works on").into_vec(),
                     bytes(0..8).unwrap()
                 );
-                endpoint.invalidate(me, name.key as u32).wait().expect("it is bound");
+                endpoint.invalidate(me, name.key).wait().expect("it is bound");
                 endpoint.close().expect("nothing is bound through it");
             } else {
                 let address = endpoint.address();
@@ -163,19 +167,19 @@ pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
                 } else {
                     user.send(mesh.peer(1), content(2, len))
                 };
-                let send = send.invalidating(name.key as u32).start().expect("a send");
+                let send = send.invalidating(name.key).start().expect("a send");
                 if posted.is_none() {
                     mesh.turns(100);
                 }
                 let got = mesh.finish(posted.unwrap_or_else(receive)).expect("the message");
-                assert_eq!((got.invalidated, got.data, got.len), (Some(name.key as u32), None, len));
+                assert_eq!((got.invalidated, got.data, got.len), (Some(name.key), None, len));
                 same(&got.to_vec(), &content(2, len), "the message");
                 assert_eq!(window.state(), WindowState::Unbound);
                 mesh.finish(send).expect("the send");
                 assert_eq!(user_reads(&mesh, name), REFUSED);
                 // Once only: a second such message is not delivered.
                 let receive = receive();
-                let again = user.tagged_send(mesh.peer(1), 5, content(3, len)).invalidating(name.key as u32);
+                let again = user.tagged_send(mesh.peer(1), 5, content(3, len)).invalidating(name.key);
                 assert_eq!(code(mesh.finish(again)), ErrorCode::KeyRejected);
                 assert!(!receive.is_ready(), "a refused message was delivered");
                 assert!(receive.cancel());
@@ -201,7 +205,7 @@ pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
             .bind_window(mesh.peer(0), &window, &region, how(16..24, WindowAccess::READ, 1))
             .start()
             .expect("room");
-        let bound = RemoteMemory { key: window.key_with(1).into(), address: 16, len: 8 };
+        let bound = RemoteMemory { key: window.key_with(1), address: 16, len: 8 };
         let send = owner.send(mesh.peer(0), bound.to_bytes().to_vec()).start().expect("room");
         let name = mesh.finish(receive).expect("the key").to_vec();
         let name = RemoteMemory::from_bytes(&name).expect("a name");
@@ -209,7 +213,7 @@ pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
         assert_eq!(mesh.finish(bind).expect("the bind"), name);
         mesh.finish(send).expect("the send");
         // Invalidate and bind again, posted in a row.
-        let ended = owner.invalidate(mesh.peer(0), name.key as u32).start().expect("room");
+        let ended = owner.invalidate(mesh.peer(0), name.key).start().expect("room");
         let next = owner
             .bind_window(mesh.peer(0), &window, &region, how(24..32, WindowAccess::READ, 2))
             .fenced()

@@ -80,7 +80,7 @@ pub(super) fn bind<F: Fabric>(
 
 #[track_caller]
 pub(super) fn invalidate<F: Fabric>(mesh: &Mesh<F>, key: u64) -> Result<(), ErrorCode> {
-    match mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(0), key as u32)) {
+    match mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(0), key)) {
         Ok(()) => Ok(()),
         error => Err(code(error)),
     }
@@ -110,7 +110,7 @@ pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() 
             for kind in [WindowType::One, two.into()] {
                 let mut window = domain.window(kind).expect("a window");
                 assert_eq!((window.kind(), window.state(), window.is_of(domain)), (kind, WindowState::Unbound, true));
-                let unbound = RemoteMemory { key: window.key().into(), address: 0, len: 8 };
+                let unbound = RemoteMemory { key: window.key(), address: 0, len: 8 };
                 assert_eq!(user_reads(&mesh, unbound), REFUSED);
                 let mut name = RemoteMemory::default();
                 for round in 0..3 {
@@ -119,8 +119,8 @@ pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() 
                     } else {
                         bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, round)).expect("a bind")
                     };
-                    assert_eq!(window.state(), WindowState::Bound(name.key as u32));
-                    assert_eq!((u64::from(window.key()), user_reads(&mesh, name)), (name.key, bytes(0..8)));
+                    assert_eq!(window.state(), WindowState::Bound(name.key));
+                    assert_eq!((window.key(), user_reads(&mesh, name)), (name.key, bytes(0..8)));
                     if kind != WindowType::One {
                         invalidate(&mesh, name.key).expect("it is bound");
                         assert_eq!(window.state(), WindowState::Unbound);
@@ -166,11 +166,11 @@ pub fn mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted<F: Fabric>() {
         let live = names.map(|name| name.key);
         assert_ne!(live[0] >> 8, live[1] >> 8);
         for (window, key) in windows.iter().zip(live) {
-            assert_eq!((u64::from(window.key()), u64::from(window.key_with(0))), (key, key & !0xFF));
+            assert_eq!((window.key(), window.key_with(0)), (key, key & !0xFF));
         }
         let bytes_of_keys = (0..256).map(|byte| live[0] & !0xFF | byte);
         let indices = (0..24).map(|bit| live[0] ^ 256 << bit);
-        let wide = (32..64).map(|bit| live[0] | 1 << bit);
+        let wide = (32..64).map(|bit| live[0] ^ 1 << bit);
         for key in bytes_of_keys.chain(indices).chain(wide).filter(|key| !live.contains(key)) {
             let name = RemoteMemory { key, ..names[0] };
             let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -236,7 +236,7 @@ pub fn mw_016_a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
         assert_eq!(one.bind(&region, 6..13, access), Err(WindowError::ReadOnly));
         assert_eq!(bind(&mesh, &two, &region, how(6..13, access, 1)), Err(ErrorCode::Denied));
     }
-    assert_eq!((one.state(), two.state()), (WindowState::Bound(name.key as u32), WindowState::Unbound));
+    assert_eq!((one.state(), two.state()), (WindowState::Bound(name.key), WindowState::Unbound));
     assert_eq!(user_reads(&mesh, name), Ok(b"it is".to_vec()));
     let name = bind(&mesh, &two, &region, how(6..13, WindowAccess::READ, 1)).expect("reading is harmless");
     assert_eq!(user_reads(&mesh, name), Ok(b"written"[..].to_vec()));
@@ -329,7 +329,7 @@ pub fn mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations<F: Fabric>()
         let name = one.bind(&region, 0..8, WindowAccess::READ).expect("a bind");
         assert_eq!(invalidate(&mesh, name.key), Err(ErrorCode::Invalid));
         let receive = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
-        let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).invalidating(name.key as u32);
+        let send = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
         assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
         assert!(!receive.is_ready(), "a refused message was delivered");
         assert_eq!(user_reads(&mesh, name), bytes(0..8), "it is as it was");
@@ -360,13 +360,13 @@ pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
         assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);
         let context = mesh.context();
-        owner.post_invalidate(user, name.key as u32, context, OpFlags::COMPLETION).expect("room");
+        owner.post_invalidate(user, name.key, context, OpFlags::COMPLETION).expect("room");
         let entry = only_the_owner(context).expect("nobody is at it");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::INVALIDATED, name.key));
         assert_eq!(user_reads(&mesh, name), REFUSED);
         let silent = mesh.context();
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
-        owner.post_invalidate(user, name.key as u32, silent, OpFlags::empty()).expect("room");
+        owner.post_invalidate(user, name.key, silent, OpFlags::empty()).expect("room");
         mesh.nothing(silent);
         assert_eq!(window.state(), WindowState::Unbound);
     }

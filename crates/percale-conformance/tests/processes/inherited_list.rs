@@ -122,6 +122,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("Region::is_enabled", "a plain value of the handle"),
     ("Region::key", "a plain value of the handle"),
     ("Region::len", "a plain value of the handle"),
+    ("Region::is_empty", "a plain value of the handle"),
     ("Region::local_address", "a plain value of the handle"),
     ("Region::raw_key", "a plain value of the handle"),
     (

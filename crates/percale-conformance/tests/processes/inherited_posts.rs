@@ -10,8 +10,8 @@ use percale::device::{Device, Interface};
 use percale::pindown::monitor::imported::Notifier;
 use percale::trigger::{DeferredWork, Operation, Work};
 use percale::{
-    Access, AddressSet, AtomicOp, AtomicWork, CompletionQueue, Counter, Datatype, Domain, Endpoint, Entry, ErrorCode,
-    ErrorEntry, Event, EventQueue, LocalPiece, OpFlags, PeerAddress, PostError, ReceiveWork, RemoteMemory,
+    Access, AddressSet, AtomicOp, AtomicWork, CompletionQueue, Counted, Counter, Datatype, Domain, Endpoint, Entry,
+    ErrorCode, ErrorEntry, Event, EventQueue, LocalPiece, OpFlags, PeerAddress, PostError, ReceiveWork, RemoteMemory,
     RemotePieces, RmaWork, Segment, Segments, SendWork, VerbsAccess, WorkRequest,
 };
 use percale_conformance::device::driver_for;
@@ -112,6 +112,10 @@ macro_rules! posting_calls {
         case(concat!($who, ": set_multi_receive_minimum"), || harmless(endpoint.set_multi_receive_minimum(7)));
         case(concat!($who, ": multi_receive_minimum"), || endpoint.multi_receive_minimum() == 0);
         case(concat!($who, ": is_closed"), || !endpoint.is_closed());
+        case(concat!($who, ": is_held_by_windows"), || !endpoint.is_held_by_windows());
+        case(concat!($who, ": count"), || {
+            endpoint.count(Counted::SENDS, &std::sync::Arc::new(Counter::new())) == FORKED
+        });
     }};
 }
 

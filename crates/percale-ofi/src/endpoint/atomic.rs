@@ -67,10 +67,10 @@ impl What {
     /// Elements in several pieces.
     ///
     /// # Safety
-    /// `iov` is readable for `count` pieces, each as of [`Segment::new`].
+    /// `iov` is null, or readable for `count` pieces, each as of [`Segment::new`].
     unsafe fn several(self, iov: *const fi_ioc, count: usize) -> Result<Segments, isize> {
         let mut pieces = [Segment::EMPTY; IOV_LIMIT];
-        let pieces = pieces.get_mut(..count).ok_or(INVALID)?;
+        let pieces = pieces.get_mut(..count).filter(|_| !iov.is_null() || count == 0).ok_or(INVALID)?;
         for (at, piece) in pieces.iter_mut().enumerate() {
             // SAFETY: `at` is less than `count`.
             let fi_ioc { addr, count } = unsafe { iov.add(at).read() };
@@ -205,7 +205,7 @@ impl Endpoint {
         // SAFETY: promised by the caller.
         let msg = unsafe { &*msg };
         let what = What::of(msg.datatype, msg.op)?;
-        if msg.rma_iov_count != 1 {
+        if msg.rma_iov_count != 1 || msg.rma_iov.is_null() {
             log::warning!(
                 FI_LOG_EP_CTRL,
                 "fi_atomicmsg: {} pieces of remote memory; rma_iov_limit is 1 for atomics",
@@ -227,6 +227,15 @@ impl Endpoint {
             // SAFETY: promised by the caller.
             result: result.map(|(iov, count)| unsafe { what.several(iov, count) }).transpose()?,
         };
+        let here = match result {
+            Some(_) if what.op == AtomicOp::Read => operands.result.map_or(0, |result| result.len()),
+            _ => operands.operand.len(),
+        };
+        if remote.count.checked_mul(what.datatype.size()) != Some(here) {
+            let here = here / what.datatype.size();
+            log::warning!(FI_LOG_EP_CTRL, "fi_atomicmsg: {here} elements here and {} there (rma_iov)", remote.count);
+            return Err(INVALID);
+        }
         let target = Target { peer: msg.addr, address: remote.addr, key: remote.key };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
         let flags = self.flags_for(&self.transmit, begins, flags)?;

@@ -84,7 +84,7 @@ impl Check<'_> {
     }
 
     /// # Safety
-    /// `iov` is readable for `count` pieces, and `descriptions`, unless it is null, for as many.
+    /// `iov` is null, or readable for `count` pieces, and `descriptions`, unless it is null, for as many.
     unsafe fn several(
         &self,
         descriptions: *mut *mut c_void,
@@ -92,13 +92,14 @@ impl Check<'_> {
         count: usize,
         rights: Access,
     ) -> bool {
-        (0..count).all(|at| {
-            // SAFETY: promised by the caller.
-            let piece = unsafe { iov.add(at).read() };
-            // SAFETY: promised by the caller.
-            let description = unsafe { nth(descriptions, at) };
-            self.one(description, piece.iov_base, piece.iov_len, rights)
-        })
+        (!iov.is_null() || count == 0)
+            && (0..count).all(|at| {
+                // SAFETY: promised by the caller.
+                let piece = unsafe { iov.add(at).read() };
+                // SAFETY: promised by the caller.
+                let description = unsafe { nth(descriptions, at) };
+                self.one(description, piece.iov_base, piece.iov_len, rights)
+            })
     }
 
     /// # Safety
@@ -111,13 +112,14 @@ impl Check<'_> {
         datatype: u32,
         rights: Access,
     ) -> bool {
-        (0..count).all(|at| {
-            // SAFETY: promised by the caller.
-            let piece = unsafe { iov.add(at).read() };
-            // SAFETY: promised by the caller.
-            let description = unsafe { nth(descriptions, at) };
-            self.one(description, piece.addr, bytes(piece.count, datatype), rights)
-        })
+        (!iov.is_null() || count == 0)
+            && (0..count).all(|at| {
+                // SAFETY: promised by the caller.
+                let piece = unsafe { iov.add(at).read() };
+                // SAFETY: promised by the caller.
+                let description = unsafe { nth(descriptions, at) };
+                self.one(description, piece.addr, bytes(piece.count, datatype), rights)
+            })
     }
 }
 

@@ -24,12 +24,15 @@ pub(super) unsafe fn one(buf: *const c_void, len: usize) -> Segments {
     Segments::one(unsafe { piece(buf, len) })
 }
 
-/// Several pieces; -FI_EINVAL if there are more than percale takes, or their lengths overflow.
+/// Several pieces; -FI_EINVAL if there is no list of them, if there are more than percale takes, or their lengths overflow.
 ///
 /// # Safety
-/// `iov` is readable for `count` pieces, each as of [`Segment::new`].
+/// `iov` is null, or readable for `count` pieces, each as of [`Segment::new`].
 #[inline]
 pub(super) unsafe fn several(iov: *const libc::iovec, count: usize) -> Result<Segments, isize> {
+    if iov.is_null() && count != 0 {
+        return Err(-(libc::EINVAL as isize));
+    }
     if count == 1 {
         // SAFETY: one piece.
         let only = unsafe { iov.read() };

@@ -95,6 +95,8 @@ struct Wishes {
     xpu: bool,
     /// It may join groups.
     groups: bool,
+    /// Regions count what peers write through it (FI_RMA_EVENT).
+    region_events: bool,
     /// Default flags of sends and receives.
     flags: [u64; 2],
 }
@@ -119,6 +121,7 @@ impl Wishes {
             triggers: caps & FI_TRIGGER != 0,
             xpu: caps & FI_XPU != 0,
             groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
+            region_events: caps & FI_RMA_EVENT != 0,
             flags: [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)],
         }
     }
@@ -147,7 +150,7 @@ pub(crate) unsafe extern "C" fn open(
         return -libc::EINVAL;
     }
     // SAFETY: an info's addresses are as long as it says.
-    let setup = Arc::new(unsafe { Setup::new(domain, info, kind) });
+    let setup = Arc::new(unsafe { Setup::new(domain, info, &wishes) });
     Endpoint::new(FI_CLASS_EP, context, &control::OPS, wishes, setup).hand_out(ep)
 }
 
@@ -170,6 +173,13 @@ pub(crate) unsafe extern "C" fn open_flagged(
 unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
+    if Arc::strong_count(&endpoint.setup) == 1 && endpoint.setup.port().is_some_and(|port| port.is_held_by_windows()) {
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_close: windows of type 2A are bound through the endpoint; invalidate or close them first"
+        );
+        return -libc::EBUSY;
+    }
     // The last alias takes the endpoint with it.
     if Arc::strong_count(&endpoint.setup) == 1 {
         endpoint.setup.release();

@@ -7,8 +7,9 @@ use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
 use percale::trigger::{Operation, Variable};
 use percale::{
-    AddressSet, AtomicWork, Bind, CollectiveWork, Counter, Endpoint, Entry, ErrorEntry, GroupId, OpFlags, PeerAddress,
-    PostError, RawRegion, ReceiveWork, RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
+    AddressSet, AtomicWork, Bind, CollectiveWork, Counted, Counter, Endpoint, Entry, ErrorEntry, GroupId, OpFlags,
+    PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint,
+    Window,
 };
 
 use crate::abi::FI_LOG_EP_CTRL;
@@ -247,6 +248,16 @@ impl Port {
         self.alone().is_none()
     }
 
+    /// Counts operations of these kinds from now on.
+    pub(crate) fn count(&self, what: Counted, counter: &std::sync::Arc<Counter>) -> Result<(), PostError> {
+        either!(self, endpoint => endpoint.count(what, counter))
+    }
+
+    /// Whether it is not closed, because of windows of type 2A.
+    pub(crate) fn is_held_by_windows(&self) -> bool {
+        either!(self, endpoint => endpoint.is_held_by_windows())
+    }
+
     /// Binds a window of type 2.
     pub(crate) fn post_bind(
         &self,
@@ -264,7 +275,7 @@ impl Port {
     pub(crate) fn post_invalidate(
         &self,
         peer: PeerAddress,
-        key: u32,
+        key: u64,
         context: u64,
         flags: OpFlags,
     ) -> Result<(), PostError> {

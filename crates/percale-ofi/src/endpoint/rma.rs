@@ -35,11 +35,11 @@ fn remote(address: u64, key: u64, local: &Segments) -> RemotePieces {
 /// The pieces of a peer's memory.
 ///
 /// # Safety
-/// `pieces` is readable for `count` of them.
+/// `pieces` is null, or readable for `count` of them.
 unsafe fn remotes(pieces: *const fi_rma_iov, count: usize) -> Result<RemotePieces, isize> {
     let mut list = [RemoteMemory::default(); IOV_LIMIT];
     let invalid = -(libc::EINVAL as isize);
-    let list = list.get_mut(..count).ok_or(invalid)?;
+    let list = list.get_mut(..count).filter(|_| !pieces.is_null() || count == 0).ok_or(invalid)?;
     for (at, piece) in list.iter_mut().enumerate() {
         // SAFETY: `at` is less than `count`.
         let fi_rma_iov { addr, len, key } = unsafe { pieces.add(at).read() };

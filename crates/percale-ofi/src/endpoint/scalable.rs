@@ -88,6 +88,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether regions count what peers write through it.
+    pub(super) const fn region_events(&self) -> bool {
+        self.wishes.region_events
+    }
+
     /// The vector that was bound.
     pub(super) fn vector(&self) -> Result<Arc<vector::Shared>, i32> {
         self.state().vector.clone().ok_or_else(|| {

@@ -4,17 +4,18 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use percale::Counted;
 use percale::domain::KEY_LIMIT;
 use percale::endpoint::connection::ConnectionRequest;
 
-use super::Endpoint;
 use super::flags::Direction;
 use super::port::Port;
 use super::scalable::Seat;
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
+use super::{Endpoint, Wishes};
 use crate::abi::{
-    FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL,
-    FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
+    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
 };
 use crate::counter::{self, Count};
 use crate::domain;
@@ -34,6 +35,10 @@ pub(crate) struct Setup {
     groups: bool,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
+    /// What is done once percale's endpoint has its number.
+    later: Mutex<Vec<Later>>,
+    /// Regions count what peers write through it (FI_RMA_EVENT).
+    region_events: bool,
     /// It is of a pair of contexts of a scalable endpoint.
     seat: Option<Seat>,
 }
@@ -66,6 +71,9 @@ struct Reports {
     selective: bool,
 }
 
+/// What waits for an endpoint to be enabled; it is given the endpoint's number.
+type Later = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
+
 /// What counters of endpoints count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// A multi-receive buffer with less than this left is released, unless the client says otherwise.
@@ -92,7 +100,7 @@ pub(super) unsafe fn authorization(info: &fi_info) -> Option<Vec<u8>> {
 impl Setup {
     /// # Safety
     /// The info's addresses and keys are as long as it says, and its handle is null or an open object.
-    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, kind: u32) -> Self {
+    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, wishes: &Wishes) -> Self {
         // SAFETY: promised by the caller.
         let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
         // SAFETY: promised by the caller.
@@ -108,18 +116,22 @@ impl Setup {
         let bound = Bound { source, listener, destination, request, authorization, ..Bound::default() };
         Self {
             domain: Arc::clone(domain),
-            kind,
-            groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
+            kind: wishes.kind,
+            groups: wishes.groups,
             bound: Mutex::new(bound),
             port: OnceLock::new(),
+            later: Mutex::default(),
+            region_events: wishes.region_events,
             seat: None,
         }
     }
 
     /// That of a pair of contexts.
     pub(super) fn of_context(domain: &Arc<domain::Shared>, seat: Seat) -> Self {
-        let (bound, port) = (Mutex::default(), OnceLock::new());
-        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, groups: false, bound, port, seat: Some(seat) }
+        let (bound, port, later) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        let region_events = seat.whole.region_events();
+        let domain = Arc::clone(domain);
+        Self { domain, kind: FI_EP_RDM, groups: false, bound, port, later, region_events, seat: Some(seat) }
     }
 
     pub(super) const fn seat(&self) -> Option<&Seat> {
@@ -151,6 +163,27 @@ impl Setup {
     /// percale's endpoint, once the endpoint is enabled.
     pub(crate) fn port(&self) -> Option<&Arc<Port>> {
         self.port.get()
+    }
+
+    /// The number of percale's endpoint; if that is not open yet, something is done once it is.
+    pub(crate) fn id_or_later(&self, make: impl FnOnce() -> Later) -> Option<u64> {
+        // The endpoint is opened under this lock.
+        let _bound = self.bound();
+        if let Some(port) = self.port() {
+            return Some(port.id());
+        }
+        self.later.lock().unwrap_or_else(PoisonError::into_inner).push(make());
+        None
+    }
+
+    /// Counts on an endpoint that is open.
+    fn count_late(&self, port: &Arc<Port>, flags: u64, counter: &Arc<counter::Shared>) -> Result<(), i32> {
+        port.count(Counted::from_bits_truncate(flags), &counter.percale).map_err(|error| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: {error}");
+            error.errno()
+        })?;
+        counter.attach(port);
+        Ok(())
     }
 
     /// The endpoint's address, once it has one.
@@ -215,11 +248,16 @@ impl Setup {
     /// # Safety
     /// `other` is null or some open object of the client's.
     unsafe fn bind(&self, other: *mut fid, flags: u64) -> Result<(), i32> {
-        if self.port().is_some() {
-            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint is enabled already");
+        let mut bound = self.bound();
+        // SAFETY: promised by the caller.
+        let counts = unsafe { Count::of_class(other) }.is_some();
+        if self.port().is_some() && !counts {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: the endpoint is enabled already: only counters are bound to it now"
+            );
             return Err(FI_EOPBADSTATE);
         }
-        let mut bound = self.bound();
         // SAFETY: promised by the caller.
         if let Some(queue) = unsafe { Queue::of_class(other) } {
             if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
@@ -256,6 +294,13 @@ impl Setup {
                     "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
                 );
                 return Err(FI_EBADFLAGS);
+            }
+            if bound.counters.iter().any(|(others, _)| others & flags != 0) {
+                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a counter for some of {flags:#x}");
+                return Err(libc::EINVAL);
+            }
+            if let Some(port) = self.port() {
+                self.count_late(port, flags, counter.shared())?;
             }
             bound.counters.push((flags, Arc::clone(counter.shared())));
             return Ok(());
@@ -350,6 +395,7 @@ impl Setup {
         {
             builder = builder.event_queue(&events.percale);
         }
+        builder = builder.region_counters(self.region_events);
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
         let source = bound.source.unwrap_or_else(|| self.domain.wildcard());
         let whole = self.seat.as_ref().map(|seat| seat.whole.percale().map(|whole| (whole, seat.index))).transpose()?;
@@ -390,9 +436,11 @@ impl Setup {
             events.name_endpoint(port.id(), endpoint);
         }
         self.domain.opened(&port);
-        drop(bound);
+        let id = port.id();
         self.port.get_or_init(|| port);
-        Ok(())
+        drop(bound);
+        let later = std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner));
+        later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
     }
 
     /// The last object for the endpoint is closed: nothing is read from it any more.

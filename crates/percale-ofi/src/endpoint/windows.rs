@@ -35,7 +35,7 @@ impl Endpoint {
     }
 
     /// Invalidates a key of a window of type 2 that was bound here.
-    pub(crate) fn invalidate_window(&self, peer: fi_addr_t, key: u32, context: *mut c_void, flags: u64) -> isize {
+    pub(crate) fn invalidate_window(&self, peer: fi_addr_t, key: u64, context: *mut c_void, flags: u64) -> isize {
         match (self.port(), self.transmit_flags(flags)) {
             (Ok(port), Ok(flags)) => answer(port.post_invalidate(self.peer(peer), key, local::context(context), flags)),
             (Err(refused), _) | (_, Err(refused)) => refused,

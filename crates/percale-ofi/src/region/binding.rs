@@ -22,8 +22,10 @@ const REGIONS_FIRST: u32 = fi_version(1, 18);
 /// What a region was bound to.
 #[derive(Default)]
 pub(super) struct Bound {
-    counter: Option<Weak<counter::Shared>>,
+    counters: Vec<Weak<counter::Shared>>,
     endpoint: Option<Weak<Setup>>,
+    /// It is enabled once that endpoint is.
+    awaits_endpoint: bool,
     /// fi_mr_enable was called: nothing is bound any more.
     fixed: bool,
 }
@@ -32,7 +34,7 @@ impl Bound {
     /// Whether closing the region has to wait for what is open: a counter, or an endpoint (MR-070). Later pages of fi_mr(3) want
     /// the region closed before its endpoint and say nothing of counters; programs of then close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
-        let counted = self.counter.as_ref().is_some_and(|counter| counter.strong_count() > 0);
+        let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);
         let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);
         domain.fabric.api_version < REGIONS_FIRST && (counted || reached)
     }
@@ -75,12 +77,13 @@ impl Region {
         if state.bound.fixed {
             return refused("the region is enabled", FI_EOPBADSTATE);
         }
-        let Some(region) = &state.region else { return refused("the registration has not ended", FI_EOPBADSTATE) };
-        if !region.count(&counter.percale) {
-            return refused("the region has a counter, or peers that use it", libc::EINVAL);
-        }
+        let Some(region) = &mut state.region else { return refused("the registration has not ended", FI_EOPBADSTATE) };
+        region.count(&counter.percale).map_err(|error| {
+            log::warning!(FI_LOG_MR, "fi_mr_bind: {error}");
+            error.errno()
+        })?;
         counter.attach_region();
-        state.bound.counter = Some(Arc::downgrade(counter));
+        state.bound.counters.push(Arc::downgrade(counter));
         Ok(())
     }
 
@@ -116,15 +119,18 @@ impl Region {
             return Err(FI_EOPBADSTATE);
         };
         if domain.regions.by_endpoint && !region.is_enabled() {
-            let endpoint = state.bound.endpoint.as_ref().and_then(Weak::upgrade);
-            let Some(port) = endpoint.as_ref().and_then(|endpoint| endpoint.port()) else {
-                log::warning!(
-                    FI_LOG_MR,
-                    "fi_mr_enable: the region is first bound to an endpoint that is enabled (FI_MR_ENDPOINT)"
-                );
+            let Some(endpoint) = state.bound.endpoint.as_ref().and_then(Weak::upgrade) else {
+                log::warning!(FI_LOG_MR, "fi_mr_enable: the region is first bound to an endpoint (FI_MR_ENDPOINT)");
                 return Err(FI_EOPBADSTATE);
             };
-            region.restrict(port.id());
+            let Some(id) = endpoint.id_or_later(|| {
+                let (part, notify) = (Arc::downgrade(part), domain.regions.notify);
+                Box::new(move |id| part.upgrade().map_or(Ok(()), |part| part.endpoint_opened(id, notify)))
+            }) else {
+                (state.bound.fixed, state.bound.awaits_endpoint) = (true, true);
+                return Ok(());
+            };
+            region.restrict(id);
         }
         // Where we are told of pages, what is not there yet waits for that (BIND-013).
         if !domain.regions.notify || part.is_there() {
@@ -157,7 +163,7 @@ impl Region {
         let mut guard = part.lock();
         let state = &mut *guard;
         let Some(region) = &mut state.region else { return Err(FI_EOPBADSTATE) };
-        if !domain.regions.notify || !self.is_enabled(state.bound.fixed) {
+        if !domain.regions.notify || !self.is_enabled(state.bound.fixed) || state.bound.awaits_endpoint {
             return Ok(());
         }
         region.disable().map_err(busy)?;
@@ -170,6 +176,19 @@ impl Region {
 }
 
 impl Part {
+    /// The endpoint through which alone the region is reached has this number now: the region is enabled, as was asked for.
+    fn endpoint_opened(&self, id: u64, notify: bool) -> Result<(), i32> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.bound.awaits_endpoint = false;
+        let Some(region) = &mut state.region else { return Ok(()) };
+        region.restrict(id);
+        if !notify || self.is_there() {
+            region.enable().map_err(busy)?;
+        }
+        Ok(())
+    }
+
     /// Whether these pieces are mapped, or, if none is named, all of the region is.
     fn has(&self, pieces: &[libc::iovec]) -> bool {
         let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);

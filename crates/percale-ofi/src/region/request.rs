@@ -8,8 +8,8 @@ use percale::{Access, Segment};
 
 use super::devices;
 use crate::abi::{
-    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_RMA_EVENT,
-    fi_mr_attr, fi_version,
+    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_READ, FI_RECV,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE, fi_mr_attr, fi_version,
 };
 use crate::domain;
 use crate::log;
@@ -18,6 +18,9 @@ use crate::log;
 const KNOWN: u64 = FI_RMA_EVENT;
 /// The same of who asked for devices.
 const KNOWN_OF_DEVICES: u64 = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+
+/// The rights that a registration may have (fi_mr(3), `access`).
+const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
 /// A registration, as the domain's mode has it.
 pub(super) struct Wanted {
@@ -114,9 +117,22 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         );
         return Err(libc::EINVAL);
     }
-    if pieces.iter().all(|piece| piece.iov_len == 0) {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: a region has at least one byte");
+    if count > 1
+        && let Some(empty) = pieces.iter().position(|piece| piece.iov_len == 0)
+    {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: piece {empty} of {count} has no bytes; leave it out");
         return Err(libc::EINVAL);
+    }
+    let wraps = |piece: &&libc::iovec| piece.iov_base.addr().checked_add(piece.iov_len).is_none();
+    if !everything && let Some(piece) = pieces.iter().find(wraps) {
+        let (address, len) = (piece.iov_base.addr(), piece.iov_len);
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} end beyond the last address");
+        return Err(libc::EINVAL);
+    }
+    let access = field!(access);
+    if access & !RIGHTS != 0 {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: access {:#x} is no right to a region", access & !RIGHTS);
+        return Err(FI_EBADFLAGS);
     }
     let memory = if everything {
         Pieces::Everything
@@ -132,12 +148,12 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     Ok(Wanted {
         pieces: memory,
         device,
-        access: Access::from_bits_truncate(field!(access)),
+        access: Access::from_bits_truncate(access),
         base: if domain.regions.virtual_addresses { pieces[0].iov_base.addr() as u64 } else { 0 },
         key: (!domain.regions.our_keys && !domain.regions.raw).then(|| field!(requested_key)),
         context: field!(context),
         authorization,
-        collective: field!(access) & FI_COLLECTIVE != 0,
+        collective: access & FI_COLLECTIVE != 0,
         events: flags & FI_RMA_EVENT != 0,
     })
 }

@@ -298,6 +298,7 @@ void registration_keys_groups(void);
 void registration_binding_groups(void);
 void registration_events_groups(void);
 void window_groups(void);
+void specification_groups(void);
 void queue_groups(void);
 void wait_groups(void);
 void event_groups(void);

@@ -117,6 +117,7 @@ static const struct area {
 	{ "registration: binding", registration_binding_groups },
 	{ "registration: events", registration_events_groups },
 	{ "windows", window_groups },
+	{ "specification", specification_groups },
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
 	{ "contexts", context_groups },

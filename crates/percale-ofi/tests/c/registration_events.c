@@ -113,7 +113,7 @@ static void later(void)
 	}
 	nothing_comes();
 	/* What the call refuses has no event; what fails later has one, of an error. */
-	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, 0, BOTH_WAYS, 0, 913, 0, &failed, NULL));
+	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 1, 913, 0, &failed, NULL));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 913, FI_RMA_PMEM, &failed, NULL));
 	nothing_comes();
 	ANSWERS(0, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 911, 0, &failed, &iov));

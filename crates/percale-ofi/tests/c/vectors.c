@@ -253,6 +253,10 @@ static void symmetric(struct room *room)
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "65535", 2, peers, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", SIZE_MAX, "5", SIZE_MAX, NULL, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, NULL, 1, "5", 1, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, NULL, 1, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, NULL, "5", peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, "10.1.1.1", NULL, peers, 0, NULL));
+	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 0, peers, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "5", 1, peers, FI_DELIVERY_COMPLETE, NULL));
 	CHECK(fi_av_insertsym(av, "fe80::1", 1, "5", 1, peers, 0, NULL) < 0, "an address of another family");
 	CHECK(fi_av_insertsym(av, "10.1.1.1", 1, "none", 1, peers, 0, NULL) < 0, "a service that is none");
@@ -399,7 +403,18 @@ static void asynchronous(struct room *room)
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, more, 0, context(5)));
 	ANSWERS(4, ended(eq, av, context(5), NULL, 0));
 	CHECK(more[3] == 7, "%llu", (unsigned long long)more[3]);
-	/* What does not begin has no events. */
+	/* AV-057: no addresses are an insertion all the same. */
+	ANSWERS(0, fi_av_insert(av, all, 0, more, 0, context(8)));
+	ANSWERS(0, ended(eq, av, context(8), NULL, 0));
+	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, more, 0, context(9)));
+	ANSWERS(0, ended(eq, av, context(9), NULL, 0));
+	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 0, NULL, 0, context(10)));
+	ANSWERS(0, ended(eq, av, context(10), NULL, 0));
+	/* What does not begin has no events; AV-058: nor has what names no node or no service. */
+	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, NULL, "5000", more, 0, context(6)));
+	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, "10.1.1.1", NULL, more, 0, context(6)));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, NULL, 1, "5000", 1, more, 0, context(6)));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, NULL, 1, more, 0, context(6)));
 	CHECK(fi_av_insertsym(av, "nonumber", 2, "5000", 1, more, 0, context(6)) < 0, "names without numbers");
 	CHECK(fi_av_insert(av, NULL, 1, more, 0, context(6)) < 0, "no addresses");
 	CHECK(fi_av_insert(av, &one, 1, more, FI_SYNC_ERR, more) < 0, "codes at once");

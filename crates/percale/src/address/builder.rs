@@ -35,9 +35,16 @@ impl VectorBuilder {
         self
     }
 
-    /// The name by which processes of this user share it: who opens it first makes it, and it lasts as long as any of them.
+    /// The name by which processes of this user share it, within domains of one [name](Self::domain): who opens it first makes it, and it lasts as long as any of them.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = Some(name.into());
+        self
+    }
+
+    /// The name of the domain: processes share vectors of one name within domains of one name (fi_av(3)). Default: the
+    /// [interface](crate::DomainBuilder::interface) of the domain, if it was opened for one.
+    pub fn domain(mut self, name: impl Into<String>) -> Self {
+        self.options.domain = name.into();
         self
     }
 

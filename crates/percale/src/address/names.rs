@@ -12,7 +12,7 @@
 //! name, that says that it is opening, and looks again: of two that bind their second names at once at least one sees the other, and whoever
 //! sees another gives its second name up. A process that ends gives up everything.
 //!
-//! A vector's key is made of the user, the family of its addresses and its name. Sockets are seen in one network namespace,
+//! A vector's key is made of the user, the family of its addresses, the name of its domain and its own. Sockets are seen in one network namespace,
 //! processes in one pid namespace: named vectors are shared within both.
 
 use std::collections::HashSet;
@@ -46,6 +46,8 @@ pub(super) struct Named {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening<'a> {
     pub(super) name: &'a str,
+    /// The domain's name; vectors of differently named domains are different vectors.
+    pub(super) domain: &'a str,
     /// Vectors of different families are different vectors.
     pub(super) family: &'a str,
     /// Only what is there already, and only for reading.
@@ -58,7 +60,7 @@ impl Opening<'_> {
     /// The key: 32 digits.
     fn key(&self) -> String {
         let mut hash = Sha256::new();
-        for part in [&rustix::process::geteuid().as_raw().to_string(), self.family, self.name] {
+        for part in [&rustix::process::geteuid().as_raw().to_string(), self.family, self.domain, self.name] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     fn opening(name: &str) -> Opening<'_> {
-        Opening { name, family: "", read_only: false, expected: 0 }
+        Opening { name, domain: "", family: "", read_only: false, expected: 0 }
     }
 
     #[test]

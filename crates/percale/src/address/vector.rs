@@ -54,6 +54,8 @@ pub struct VectorOptions {
     /// A name by which other processes of this user share the vector: who opens it first makes it, and it lasts as long as
     /// any of them. Vectors of different families are different, whatever their names.
     pub name: Option<String>,
+    /// The domain's name: vectors of one name in differently named domains are different, too.
+    pub domain: String,
     /// Of a named vector: it must be there, and is only looked at.
     pub read_only: bool,
     /// Of a named map: what its numbers count from. Equal numbers mean the same peer to processes with equal bases.
@@ -110,8 +112,13 @@ impl AddressVector {
             None => (Store::local(options.expected), None),
             Some(name) => {
                 let family = options.family.map_or_else(String::new, |family| family.to_string());
-                let opening =
-                    Opening { name, family: &family, read_only: options.read_only, expected: options.expected };
+                let opening = Opening {
+                    name,
+                    domain: &options.domain,
+                    family: &family,
+                    read_only: options.read_only,
+                    expected: options.expected,
+                };
                 let named = opening.open().map_err(|error| AddressError::Open {
                     name: name.clone(),
                     errno: code_of(&error),

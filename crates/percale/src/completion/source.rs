@@ -71,6 +71,12 @@ impl Undriven {
         sources.iter().for_each(|source| source.wait().add_undriven());
         Self { sources }
     }
+
+    /// It reports to this one, too.
+    pub(crate) fn add(&mut self, source: Source) {
+        source.wait().add_undriven();
+        self.sources.push(source);
+    }
 }
 
 impl Drop for Undriven {

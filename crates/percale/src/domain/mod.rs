@@ -177,7 +177,7 @@ pub struct Domain {
 impl Domain {
     /// A new address vector.
     pub fn address_vector(&self) -> VectorBuilder {
-        VectorBuilder::default()
+        VectorBuilder::default().domain(self.inner.settings.interface.clone().unwrap_or_default())
     }
 
     /// A new endpoint.

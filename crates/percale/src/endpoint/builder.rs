@@ -263,6 +263,13 @@ impl<'d> EndpointBuilder<'d> {
         Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
+    /// Whether [counters of regions](crate::memory::region::Registration::counter) count what peers write through this endpoint
+    /// (FI_RMA_EVENT). Default: yes.
+    pub const fn region_counters(mut self, count: bool) -> Self {
+        self.counters.regions = count;
+        self
+    }
+
     /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
     /// they are read or waited for.
     ///

@@ -21,6 +21,7 @@
 mod automatic;
 mod builder;
 pub mod connection;
+pub mod count;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
@@ -125,6 +126,13 @@ impl<A: Ownership> Endpoint<A> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         let closed = self.access.close(|engine| !(two_a && engine.core.has_windows()));
         if closed { Ok(()) } else { Err(self) }
+    }
+
+    /// Whether windows of type 2A are bound through it, so that [`close`](Self::close) would give it back (MW-039).
+    #[must_use]
+    pub fn is_held_by_windows(&self) -> bool {
+        let two_a = self.domain.type_two() == TypeTwo::A;
+        two_a && self.access.with(|engine| engine.core.has_windows())
     }
 
     /// Whether it was closed, by another handle.

@@ -14,7 +14,8 @@ use self::reach::{Call, Reach};
 use super::engine::sleep::SLEEP;
 use super::engine::{Engine, aside};
 use super::spin::{Budget, Step};
-use crate::completion::source::Undriven;
+use crate::completion::counter::Counter;
+use crate::completion::source::{Source, Undriven};
 use crate::completion::wait::Progress;
 use crate::later;
 use crate::memory::forked::Process;
@@ -26,7 +27,7 @@ impl Ownership for Owned {}
 impl Ownership for Shared {}
 
 pub(super) mod reach {
-    use super::{Budget, Engine, Instant, Step};
+    use super::{Arc, Budget, Counter, Engine, Instant, Step};
     use crate::endpoint::refused::Refused;
 
     /// What is done with an engine. As against a closure it can be inlined for certain; then what it is made of is in registers.
@@ -97,6 +98,9 @@ pub(super) mod reach {
             Ok(())
         }
 
+        /// Reports to this counter too, from now on: who waits there drives the endpoint, if threads share it.
+        fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
+
         /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
         /// results than `looked`.
         fn sleep(&self, deadline: Option<Instant>, looked: u64);
@@ -144,12 +148,12 @@ pub struct Owned {
     process: Process,
     engine: RefCell<Engine>,
     /// Waits at what the endpoint reports to are refused.
-    undriven: Undriven,
+    undriven: RefCell<Undriven>,
 }
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
-        let undriven = Undriven::new(engine.core.reports_to());
+        let undriven = RefCell::new(Undriven::new(engine.core.reports_to()));
         Self { process: engine.process(), engine: RefCell::new(engine), undriven }
     }
 }
@@ -197,6 +201,11 @@ impl Reach for Owned {
                 }
                 may
             })
+    }
+
+    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+        self.undriven.borrow_mut().add(Source::from(counter));
+        Ok(())
     }
 
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
@@ -483,6 +492,10 @@ impl Reach for Shared {
         automate(&self.inner)
     }
 
+    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+        self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
+    }
+
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         self.inner.sleep(deadline, looked);
     }
@@ -504,6 +517,10 @@ impl Reach for Helper {
 
     fn automate(&self) -> std::io::Result<()> {
         automate(&self.inner)
+    }
+
+    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+        self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
     }
 
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {

@@ -35,8 +35,8 @@ pub(crate) struct WindowPost<'a> {
 /// Which of the two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What<'a> {
-    Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u32 },
-    Invalidate(u32),
+    Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u64 },
+    Invalidate(u64),
 }
 
 /// A window and its domain's keys.
@@ -59,8 +59,8 @@ pub(crate) struct WindowWork {
 
 #[derive(Debug)]
 enum Kept {
-    Bind { keys: Arc<Keys>, cell: Arc<Cell>, region: Arc<Registered>, binding: Binding, key: u32 },
-    Invalidate(u32),
+    Bind { keys: Arc<Keys>, cell: Arc<Cell>, region: Arc<Registered>, binding: Binding, key: u64 },
+    Invalidate(u64),
 }
 
 impl<'a> WindowPost<'a> {
@@ -73,13 +73,13 @@ impl<'a> WindowPost<'a> {
     ) -> Result<(Self, RemoteMemory), WindowError> {
         let (binding, mut remote) = window.binding(region, bind.range.clone(), bind.access)?;
         let key = window.key_with(bind.key);
-        remote.key = key.into();
+        remote.key = key;
         let window = Place { keys: &window.keys, cell: &window.cell };
         let what = What::Bind { window, region: region.known().region, binding, key };
         Ok((Self { peer, context: 0, flags: OpFlags::empty(), what }, remote))
     }
 
-    pub(crate) const fn invalidate(peer: PeerAddress, key: u32) -> Self {
+    pub(crate) const fn invalidate(peer: PeerAddress, key: u64) -> Self {
         Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
     }
 
@@ -89,7 +89,7 @@ impl<'a> WindowPost<'a> {
             What::Bind { key, .. } => (CompletionFlags::BIND, key),
             What::Invalidate(key) => (CompletionFlags::INVALIDATED, key),
         };
-        Entry { context: self.context, flags, data: key.into(), ..Entry::default() }
+        Entry { context: self.context, flags, data: key, ..Entry::default() }
     }
 
     /// On its own.
@@ -154,7 +154,7 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// # Errors
     /// As [`PostError`] says; then nothing was done.
-    pub fn post_invalidate(&self, peer: PeerAddress, key: u32, context: u64, flags: OpFlags) -> Result<(), PostError> {
+    pub fn post_invalidate(&self, peer: PeerAddress, key: u64, context: u64, flags: OpFlags) -> Result<(), PostError> {
         let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
         self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))
     }

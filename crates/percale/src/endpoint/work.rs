@@ -136,6 +136,12 @@ pub enum PostError {
     /// The operation's memory is a device's, and cannot be used so; the libfabric code.
     #[error("{0}")]
     Device(&'static str, i32),
+    /// The endpoint counts such operations elsewhere.
+    #[error("the endpoint has a counter for {0} already")]
+    HasCounter(&'static str),
+    /// Who waits at the counter could not drive the endpoint; the system's code.
+    #[error("waiting at the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
+    Counter(i32),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
@@ -159,7 +165,8 @@ impl PostError {
             Self::ReadOnly => 13,                            // EACCES
             Self::NotMapped(_) => 129,                       // EKEYREJECTED
             Self::Window(error) => error.errno(),
-            Self::Device(_, errno) => *errno,
+            Self::HasCounter(_) => 22, // EINVAL
+            Self::Device(_, errno) | Self::Counter(errno) => *errno,
             Self::Forked => 10,  // ECHILD
             Self::Closed => 108, // ESHUTDOWN
         }

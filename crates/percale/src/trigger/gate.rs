@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Ordering, loom_fence};
 pub(crate) struct Gate {
     value: AtomicU64,
     errors: AtomicU64,
-    /// Nothing waits for less; `u64::MAX` if nothing waits.
+    /// Nothing waits for less; `u64::MAX` also if nothing waits: a counter that has reached that looks in vain.
     next: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ impl Gate {
     fn is_due(&self) -> bool {
         loom_fence();
         let next = self.next.load(Ordering::SeqCst);
-        next != u64::MAX && self.value().saturating_add(self.errors()) >= next
+        self.value().saturating_add(self.errors()) >= next
     }
 }
 

@@ -83,12 +83,15 @@ impl<'k> Run<'k> {
     }
 
     fn hire(&self, place: usize) -> Writer {
+        // The upper half of all windows' keys; the lower ones are on the board.
+        let upper = (self.all.key() >> 32).to_string();
         let (seed, place) = (seed().to_string(), place.to_string());
         let told = [
             ("PERCALE_FABRIC", self.kind),
             ("PERCALE_PEER", self.own.as_str()),
             ("PERCALE_SEED", seed.as_str()),
             ("PERCALE_PLACE", place.as_str()),
+            ("PERCALE_UPPER", upper.as_str()),
         ];
         let mut helper = Helper::start("window-writer", &told);
         let address = self.open.insert(&helper.hear());
@@ -120,11 +123,11 @@ impl<'k> Run<'k> {
     }
 
     /// Lets the writers in; by which keys of type 2.
-    fn admit(&mut self, epoch: u64) -> Vec<u32> {
+    fn admit(&mut self, epoch: u64) -> Vec<u64> {
         let one = self.random.below(2) == 0;
         if one {
             let name = self.all.bind(&self.region, 0..GROUND as u64, WindowAccess::WRITE).expect("a bind");
-            (0..WRITERS).for_each(|place| self.post(place, epoch << 32 | name.key));
+            (0..WRITERS).for_each(|place| self.post(place, epoch << 32 | name.key & LOWER));
             return Vec::new();
         }
         let mut keys = Vec::new();
@@ -133,8 +136,8 @@ impl<'k> Run<'k> {
             let bind = Bind { range: 0..GROUND as u64, access: WindowAccess::WRITE, key: epoch as u8 };
             let bound = self.open.endpoint.bind_window(writer.address, &writer.window, &self.region, bind);
             let name = bound.wait().expect("a bind");
-            keys.push(name.key as u32);
-            self.post(place, epoch << 32 | name.key);
+            keys.push(name.key);
+            self.post(place, epoch << 32 | name.key & LOWER);
         }
         keys
     }
@@ -146,7 +149,7 @@ impl<'k> Run<'k> {
     }
 
     /// Takes all keys back; how often a writer had to be waited for again.
-    fn expel(&mut self, keys: &[u32]) -> u64 {
+    fn expel(&mut self, keys: &[u64]) -> u64 {
         let mut busy = 0;
         let deadline = Deadline::new("an invalidation ends");
         while let Err(error) = self.all.bind(&self.region, 0..0, WindowAccess::empty()) {
@@ -258,12 +261,16 @@ impl<'k> Run<'k> {
     }
 }
 
+/// The lower half of a key.
+const LOWER: u64 = 0xFFFF_FFFF;
+
 /// Writes through the key on its place of the board without pause, until that is refused; then looks for the next.
 pub(crate) fn window_writer() {
     let open = open_as_told();
     open.say_address();
     let owner = open.insert(&told("PERCALE_PEER"));
     let place: u64 = told("PERCALE_PLACE").parse().expect("a number");
+    let upper = told("PERCALE_UPPER").parse::<u64>().expect("a number") << 32;
     let mut random = Random::new(seed() + place);
     let (mut word, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
     loop {
@@ -280,9 +287,10 @@ pub(crate) fn window_writer() {
         }
         let dead = std::mem::replace(&mut word, next);
         epochs += 1;
-        let (epoch, key) = (next >> 32, next & 0xFFFF_FFFF);
-        if dead & 0xFFFF_FFFF != key && dead != 0 && random.below(4) == 0 {
-            let late = open.endpoint.write(owner, vec![stamp_of(dead >> 32); 8], all_of(dead & 0xFFFF_FFFF, 8));
+        let (epoch, key) = (next >> 32, upper | next & LOWER);
+        let old = upper | dead & LOWER;
+        if old != key && dead != 0 && random.below(4) == 0 {
+            let late = open.endpoint.write(owner, vec![stamp_of(dead >> 32); 8], all_of(old, 8));
             assert_eq!(refusal(late.wait()), ErrorCode::KeyRejected, "the key of epoch {}", dead >> 32);
         }
         let (done, failed) = write_until_refused(&open, owner, epoch, key, &mut random);

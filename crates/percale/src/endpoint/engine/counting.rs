@@ -7,15 +7,18 @@
 
 use std::sync::Arc;
 
+use super::Engine;
 use super::core::Core;
 use crate::completion::counter::Counter;
 use crate::completion::entry::CompletionFlags;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::source::Source;
+use crate::endpoint::count::Counted;
+use crate::endpoint::work::PostError;
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::Registered;
 use crate::trigger::Submissions;
-use crate::wire::head::{Counts, Flags, Head};
+use crate::wire::head::{Counts, Flags, Head, Kind as Frame};
 
 /// Where completions of one direction go besides safe operations.
 #[derive(Debug, Default)]
@@ -48,8 +51,10 @@ impl Core {
 }
 
 /// The counters of an endpoint; several may be the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counters {
+    /// Regions count what peers do through the endpoint.
+    pub(crate) regions: bool,
     pub(crate) sends: Option<Arc<Counter>>,
     pub(crate) receives: Option<Arc<Counter>>,
     /// Reads, and atomic operations that fetch.
@@ -62,6 +67,13 @@ pub(crate) struct Counters {
     pub(crate) remote_writes: Option<Arc<Counter>>,
 }
 
+impl Default for Counters {
+    fn default() -> Self {
+        let [sends, receives, reads, writes, remote_reads, remote_writes] = [const { None }; 6];
+        Self { regions: true, sends, receives, reads, writes, remote_reads, remote_writes }
+    }
+}
+
 impl Counters {
     /// Whether anything that the endpoint begins is counted.
     pub(crate) const fn count_transmits(&self) -> bool {
@@ -70,7 +82,7 @@ impl Counters {
 
     /// Every counter, some perhaps several times.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
-        let Self { sends, receives, reads, writes, remote_reads, remote_writes } = self;
+        let Self { regions: _, sends, receives, reads, writes, remote_reads, remote_writes } = self;
         [sends, receives, reads, writes, remote_reads, remote_writes].into_iter().flatten()
     }
 
@@ -125,18 +137,62 @@ pub(super) fn counts_of_atomic(op: AtomicOp, kind: AtomicKind) -> Counts {
 impl Core {
     /// Counts an access of a peer, to this region. A counter that is the region's and the endpoint's counts it once.
     pub(super) fn count_access(&self, region: Option<&Registered>, counts: Counts) {
-        let regions = region.filter(|_| counts.contains(Counts::REGION)).and_then(Registered::counter);
-        if let Some(counter) = regions {
-            self.submissions.counting(|| counter.add(1));
+        let wanted = self.counters.regions && counts.contains(Counts::REGION);
+        let regions = region.filter(|_| wanted).map(Registered::counters);
+        if let Some(counters) = regions {
+            counters.each(|counter| self.submissions.counting(|| counter.add(1)));
         }
         let Counters { remote_reads, remote_writes, .. } = &self.counters;
         for (kind, counter) in [(Counts::WRITES, remote_writes), (Counts::READS, remote_reads)] {
             if let Some(counter) = counter
                 && counts.contains(kind)
-                && !regions.is_some_and(|other| other.is_same(counter))
+                && !regions.is_some_and(|others| others.have(counter))
             {
                 self.submissions.counting(|| counter.add(1));
             }
+        }
+    }
+}
+
+impl Engine {
+    /// Counts operations of these kinds from now on.
+    pub(crate) fn count(&mut self, what: Counted, counter: &Arc<Counter>) -> Result<(), PostError> {
+        if !self.process.is_here() || self.is_closed() {
+            return Err(self.refusal());
+        }
+        let counters = &mut self.core.counters;
+        let mut places = [
+            (Counted::SENDS, &mut counters.sends, "sends"),
+            (Counted::RECEIVES, &mut counters.receives, "receives"),
+            (Counted::READS, &mut counters.reads, "reads"),
+            (Counted::WRITES, &mut counters.writes, "writes"),
+            (Counted::REMOTE_READS, &mut counters.remote_reads, "peers' reads"),
+            (Counted::REMOTE_WRITES, &mut counters.remote_writes, "peers' writes"),
+        ];
+        if let Some((.., kind)) = places.iter().find(|(kind, place, _)| what.contains(*kind) && place.is_some()) {
+            return Err(PostError::HasCounter(kind));
+        }
+        for (kind, place, _) in &mut places {
+            if what.contains(*kind) {
+                **place = Some(Arc::clone(counter));
+            }
+        }
+        self.counts_more();
+        Ok(())
+    }
+
+    /// The endpoint has counters that it had not: nothing that they count goes the fast ways, and peers tell what they do by themselves.
+    fn counts_more(&mut self) {
+        let Core { transmit, receive, counters, .. } = &mut self.core;
+        (transmit.counted, receive.counted) =
+            (transmit.counted || counters.count_transmits(), receive.counted || counters.receives.is_some());
+        (transmit.detour, receive.detour) = (transmit.detour || transmit.counted, receive.detour || receive.counted);
+        let counts = counters.remote();
+        if !counts.is_empty() {
+            for slot in self.core.peers.up().collect::<Vec<_>>() {
+                self.core.reply(slot, Frame::Counts, counts.bits(), 0);
+            }
+            self.act();
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
-use crate::memory::region::{Refusal, RemoteMemory, is_mapped};
+use crate::memory::region::{Mapped, Refusal, RemoteMemory};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -49,9 +49,9 @@ impl Engine {
         let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
         if !long
             && work.local.len() <= ASSISTED
-            && let Some((link, counts)) = self.direct_link(slot, work.flags)
+            && let Some((link, counts, mapped)) = self.direct_link(slot, work.flags)
             && let [piece] = work.remote.as_slice()
-            && !is_mapped(piece.key)
+            && !mapped.covers(piece.key)
             && let Lookup::Ready(grant) = link.look_up(piece.key)
         {
             let result = if write {
@@ -80,8 +80,8 @@ impl Engine {
             check_atomic(work)?;
         }
         let slot = self.access_slot(work.peer)?;
-        if !is_mapped(work.remote.key)
-            && let Some((link, counts)) = self.direct_link(slot, work.flags)
+        if let Some((link, counts, mapped)) = self.direct_link(slot, work.flags)
+            && !mapped.covers(work.remote.key)
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
             && match &word {
@@ -109,9 +109,9 @@ impl Engine {
         self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
     }
 
-    /// The link over which an access that is posted now may be made directly, and what the peer counts of those.
+    /// The link over which an access that is posted now may be made directly, what the peer counts of those, and which keys are mapped.
     #[inline]
-    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts)> {
+    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
         let peer = self.core.peers.get(slot);
         let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0 && peer.notices == 0;
         let counts = peer.counts;
@@ -120,7 +120,7 @@ impl Engine {
         }
         match &mut self.links[slot as usize] {
             // The memory of the dead can still be written, but nobody has it: the next progress ends the connection.
-            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts)),
+            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, &self.core.mapped)),
             _ => None,
         }
     }
@@ -154,7 +154,7 @@ impl Engine {
         if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
             return Err(PostError::NotConnected);
         }
-        if what.pieces().iter().any(|piece| is_mapped(piece.key)) {
+        if what.pieces().iter().any(|piece| self.core.mapped.gave(piece.key)) {
             return match what.translated(&self.core.mapped)? {
                 What::Write(work) => self.post_rma(true, &work, notify),
                 What::Read(work) => self.post_rma(false, &work, notify),

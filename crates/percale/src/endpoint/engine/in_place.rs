@@ -14,7 +14,6 @@ use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::Word;
-use crate::memory::region::is_mapped;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, ShmLink};
 use crate::wire::head::Counts;
@@ -38,7 +37,7 @@ impl Engine {
             return None;
         }
         let counts = if write { Counts::WRITES } else { Counts::READS };
-        let (link, queue) = self.in_place(peer, remote.key, flags, counts)?;
+        let (link, queue) = self.in_place(peer, flags, counts)?;
         report(queue, flags, rma_entry(write, context, remote.len), || {
             if write {
                 link.write_in_place(remote.key, remote.address, local)
@@ -55,21 +54,15 @@ impl Engine {
             return None;
         }
         let word = Word::new(one.operand, one.compare, one.result)?;
-        let (link, queue) = self.in_place(one.peer, one.remote.key, one.flags, Counts::READS)?;
+        let (link, queue) = self.in_place(one.peer, one.flags, Counts::READS)?;
         report(queue, one.flags, word_entry(one.context), || {
             link.atomic_in_place(one.remote.key, one.remote.address, &word)
         })
     }
 
-    /// The link and the queue of what may be made at once.
+    /// The link and the queue of what may be made at once. A mapped key is none of a grant, and so is not found there.
     #[inline(always)]
-    fn in_place(
-        &mut self,
-        peer: PeerAddress,
-        key: u64,
-        flags: OpFlags,
-        counts: Counts,
-    ) -> Option<(&mut ShmLink, &mut Ring)> {
+    fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, queue, transmit, .. }, links, .. } = self;
         if !PLAIN.contains(flags) || transmit.detour {
@@ -80,7 +73,7 @@ impl Engine {
         if peer.state != State::Up || !peer.pending.is_empty() || peer.executed != 0 || peer.notices != 0 {
             return None;
         }
-        if peer.counts.intersects(counts) || is_mapped(key) {
+        if peer.counts.intersects(counts) {
             return None;
         }
         match links.get_mut(slot as usize)? {

@@ -25,7 +25,7 @@ use crate::wire::head::{Flags, Head, Kind};
 #[derive(Debug)]
 pub(crate) struct Dying {
     cell: Arc<Cell>,
-    key: u32,
+    key: u64,
     news: News,
 }
 
@@ -96,7 +96,7 @@ impl Core {
                     return None; // The old key is reported dead before the new one is.
                 }
                 if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot));
+                    let result = cell.bind(&self.keys, (region, &binding), key as u8, (self.via(slot), post.peer.0));
                     self.windows.note(cell);
                     if result == Err(WindowError::Busy) {
                         return None;
@@ -106,7 +106,7 @@ impl Core {
                     Err(WindowError::Domain)
                 }
             }
-            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.endpoint)) {
+            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
                 Ok(None) => Ok(()),
                 Ok(Some(cell)) => {
                     let until = Instant::now().checked_add(self.keys.revoke_timeout());
@@ -126,7 +126,8 @@ impl Core {
     }
 
     /// Kills a key. The window, if that is not over.
-    fn begin_to_invalidate(&self, key: u32, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
+    fn begin_to_invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
+        let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
         let begin = |cell: &Arc<Cell>| {
             let over = cell.invalidate(&self.keys, key, by)?;
             Ok((!over).then(|| Arc::clone(cell)))
@@ -150,14 +151,10 @@ impl Core {
             self.peers.accuse(from, "what invalidates a key is a message that wants an answer");
             return false;
         }
-        let killed = match u32::try_from(head.data) {
-            Ok(key) => self.begin_to_invalidate(key, By::Peer(self.via(from))).map(|cell| (cell, key)),
-            Err(_) => Err(WindowError::NotBound),
-        };
-        match killed {
-            Ok((None, _)) => true,
-            Ok((Some(cell), key)) => {
-                self.left.push(Left::Window(Dying { cell, key, news: News::Nothing { from } }));
+        match self.begin_to_invalidate(head.data, By::Peer(self.via(from))) {
+            Ok(None) => true,
+            Ok(Some(cell)) => {
+                self.left.push(Left::Window(Dying { cell, key: head.data, news: News::Nothing { from } }));
                 true
             }
             Err(error) => {
@@ -174,7 +171,7 @@ impl Core {
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         let waits = |left: &Left| {
             matches!(left, Left::Window(Dying { key, news: News::Nothing { from: who }, .. })
-                if u64::from(*key) == head.data && *who == from)
+                if *key == head.data && *who == from)
         };
         let Some(at) = self.left.iter().position(waits) else { return true };
         let Left::Window(dying) = &mut self.left[at] else { return true };

@@ -61,7 +61,7 @@ pub struct Received {
     /// The remote completion data that it carries, if any.
     pub data: Option<u64>,
     /// The key of a window of ours that it invalidated, if any: nobody uses that any more.
-    pub invalidated: Option<u32>,
+    pub invalidated: Option<u64>,
     /// Its sender, if the endpoint's vector knows it.
     pub source: Option<PeerAddress>,
 }
@@ -81,7 +81,7 @@ impl Received {
             len: entry.len as usize,
             tag: entry.tag,
             data: entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data),
-            invalidated: entry.flags.contains(CompletionFlags::INVALIDATED).then_some(entry.data as u32),
+            invalidated: entry.flags.contains(CompletionFlags::INVALIDATED).then_some(entry.data),
             source: (entry.source != PeerAddress::UNSPECIFIED).then_some(entry.source),
         }
     }

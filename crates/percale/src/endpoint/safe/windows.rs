@@ -12,7 +12,7 @@
 //! let bind = Bind { range: 0..4096, access: WindowAccess::WRITE, key: 1 };
 //! let name = endpoint.bind_window(peer, &window, &region, bind).wait()?;
 //! endpoint.send(peer, name.to_bytes().to_vec()).wait()?;          // now the peer may write
-//! endpoint.invalidate(peer, name.key as u32).wait()?;             // and from here on it does not
+//! endpoint.invalidate(peer, name.key).wait()?;             // and from here on it does not
 //! # Ok(()) }
 //! ```
 
@@ -65,7 +65,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Takes back a key of a window of type 2 that was bound through this endpoint: see [`post_invalidate`](Self::post_invalidate).
-    pub fn invalidate(&self, peer: PeerAddress, key: u32) -> WindowRequest<'_, A, ()> {
+    pub fn invalidate(&self, peer: PeerAddress, key: u64) -> WindowRequest<'_, A, ()> {
         WindowRequest { endpoint: self, work: Ok((WindowPost::invalidate(peer, key).keep(), ())) }
     }
 }
@@ -73,8 +73,8 @@ impl<A: Ownership> Endpoint<A> {
 impl<A: Ownership> SendRequest<'_, A> {
     /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives the message:
     /// see [`OpFlags::INVALIDATE`]. In place of [`data`](Self::data).
-    pub fn invalidating(mut self, key: u32) -> Self {
-        self.data = Some(key.into());
+    pub fn invalidating(mut self, key: u64) -> Self {
+        self.data = Some(key);
         self.flags |= OpFlags::INVALIDATE;
         self
     }

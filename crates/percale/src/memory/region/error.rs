@@ -2,13 +2,27 @@
 
 use crate::device::DeviceError;
 
+/// libfabric's FI_EBADFLAGS.
+const EBADFLAGS: i32 = 260;
+
 /// Why memory was not registered.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// There are no bytes (MR-006).
-    #[error("a region has at least one byte")]
-    Empty,
+    /// One of several pieces has no bytes (MR-078).
+    #[error("piece {0} of the region has no bytes; leave it out")]
+    Empty(usize),
+    /// The end of a piece is beyond the last address (MR-080).
+    #[error("a piece of {len} bytes at {address:#x} ends beyond the last address")]
+    Wraps {
+        /// Its first byte.
+        address: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// Rights that there are not.
+    #[error("access {0:#x} is not a right to a region")]
+    Access(u64),
     /// More pieces than a region has (MR-011).
     #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
     Pieces(usize),
@@ -18,9 +32,6 @@ pub enum RegisterError {
     /// The domain has a region with this key (MR-071).
     #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
     KeyTaken(u64),
-    /// No region can have this key (MR-072).
-    #[error("key {0:#x} is not for regions: it stands for no key, or for a mapped one; choose another")]
-    KeyReserved(u64),
     /// The memory was said to be there, and is not (MR-041).
     #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
     Unbacked(#[source] std::io::Error),
@@ -49,9 +60,10 @@ impl RegisterError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
+            Self::Empty(_) | Self::Wraps { .. } | Self::Pieces(_) | Self::Range => libc::EINVAL,
+            Self::LocalWrite => libc::EINVAL,
+            Self::Access(_) => EBADFLAGS,
             Self::KeyTaken(_) => libc::ENOKEY,
-            Self::KeyReserved(_) => libc::EKEYREJECTED,
             Self::Unbacked(_) => libc::EFAULT,
             Self::ReadOnly => libc::EACCES,
             Self::LocalKeys => libc::ENOSPC,

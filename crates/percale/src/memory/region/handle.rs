@@ -12,7 +12,8 @@ use super::raw_key::RawKey;
 use super::registered::Registered;
 use super::revocation::Revocation;
 use super::via::Through;
-use super::{CloseError, Kept, RegisterError, Registration, RemoteMemory, Terms, mapped};
+use super::{Access, CloseError, Kept, RegisterError, Registration, RemoteMemory, Terms};
+use crate::completion::counter::Counter;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
@@ -32,6 +33,8 @@ struct Rest {
     through: Through,
     /// What it was before it was disabled, and is not quiet yet.
     retiring: Option<Revocation>,
+    /// Grants that were made before it had its counters, and that peers may still be at.
+    uncounted: Option<Revocation>,
     /// It is being taken back.
     revocation: Option<Revocation>,
 }
@@ -40,6 +43,10 @@ impl Registration<'_> {
     pub(super) fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
         let inner = &self.domain.inner;
         let terms = self.terms;
+        let unknown = terms.access.difference(Access::all());
+        if !unknown.is_empty() {
+            return Err(RegisterError::Access(unknown.bits()));
+        }
         let (registered, raw_key) = if terms.raw_key {
             loop {
                 let (raw_key, key) = inner.secret.raw_key(terms.base, memory.len() as u64)?;
@@ -49,15 +56,12 @@ impl Registration<'_> {
                 }
             }
         } else {
-            if let Some(key) = terms.key.filter(|key| mapped::is_reserved(*key)) {
-                return Err(RegisterError::KeyReserved(key));
-            }
             let registered = inner.keys.register(&terms, memory, kept)?;
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
         let keys = Arc::clone(&inner.keys);
-        let rest = Rest { raw_key, through: terms.through, retiring: None, revocation: None };
+        let rest = Rest { raw_key, through: terms.through, retiring: None, uncounted: None, revocation: None };
         Ok(Handle { registered, keys, rest: Box::new(rest) })
     }
 }
@@ -79,6 +83,33 @@ impl Handle {
     /// Accesses come only through this endpoint; from when it is enabled the next time.
     pub(super) fn restrict(&mut self, endpoint: u64) {
         self.rest.through = Through::Endpoint(endpoint);
+    }
+
+    /// Counts what peers write, from now on: those that reach it by themselves are to ask anew, and then learn that they must tell. Who is in
+    /// the middle of an access is waited for, at most for `timeout`.
+    pub(super) fn count(&mut self, counter: &Arc<Counter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if !self.keys.is_here() {
+            return Err(CloseError::Forked(()));
+        }
+        let registered = &self.registered;
+        let add = || {
+            // Held until both are done: who is granted the region later learns of the counter.
+            let mut grants = registered.grants();
+            registered.counters.add(counter);
+            grants.take()
+        };
+        let grants = registered.windows.without(add).ok_or(CloseError::Windows(()))?;
+        if grants.is_empty() {
+            return Ok(());
+        }
+        let mut uncounted = Revocation::of_grants(registered, grants);
+        if !uncounted.wait(timeout) {
+            match &mut self.rest.uncounted {
+                Some(others) => others.join(uncounted),
+                none => *none = Some(uncounted),
+            }
+        }
+        Ok(())
     }
 
     /// Lets peers in; an error if those from before have not left, or in a forked child.
@@ -115,11 +146,12 @@ impl Handle {
             let former = std::mem::replace(&mut self.registered, closed);
             self.rest.retiring = Some(Revocation::start(former));
         }
-        let quiet = self.rest.retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+        let Rest { retiring, uncounted, .. } = &mut *self.rest;
+        let quiet = [retiring, uncounted].into_iter().flatten().all(|retiring| retiring.wait(timeout));
         if !quiet {
             return Err(CloseError::Busy(()));
         }
-        self.rest.retiring = None;
+        (self.rest.retiring, self.rest.uncounted) = (None, None);
         Ok(())
     }
 
@@ -130,10 +162,10 @@ impl Handle {
             return Ok(());
         }
         let Self { registered, keys, rest } = self;
-        let Rest { retiring, revocation, .. } = &mut **rest;
+        let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
         keys.close_to_windows(registered, timeout)?;
         let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
-            && retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+            && [retiring, uncounted].into_iter().flatten().all(|retiring| retiring.wait(timeout));
         if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
@@ -143,9 +175,12 @@ impl Handle {
             return drop(memory); // The child's copy; peers are at the parent's.
         }
         let Self { registered, keys, rest } = self;
-        let Rest { retiring, revocation, .. } = &mut **rest;
+        let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
         registered.windows.abandon();
-        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
+        let mut revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
+        if let Some(uncounted) = uncounted.take() {
+            revocation.join(uncounted);
+        }
         // Of a disabled region nobody uses but who did so before.
         keys.park(retiring.take().unwrap_or(revocation), memory);
     }

@@ -1,8 +1,8 @@
 //! A domain's regions and windows, by key: one name space.
 //!
-//! A window owns all 256 keys of its index, from allocation to deallocation; a region may have none of them, and an index is only
-//! given to a window if no region has one of them. Keys that the domain chooses for regions are never those of a window: they have
-//! more than 32 bits.
+//! Keys have 64 bits. Those of windows have an upper half that each domain draws for itself; within that, a window owns all 256 keys of its
+//! index, from allocation to deallocation. A region may have every other key, and an index is only given to a window if no region has one
+//! of its keys. Keys that the domain chooses for regions are never in the windows' half.
 //!
 //! One lock, taken by registration, bind and close; accesses that the target executes find their keys without it
 //! ([`lines`](super::lines)). What was dropped while peers were still at it is [`parked`](super::parked).
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::access::{Access, Refusal};
+use super::counters::RegionCounters;
 use super::line::Said;
 use super::lines::{Lines, Owner, Used};
 use super::local::LocalKeys;
-use super::mapped::is_reserved;
+use super::mapped::NO_KEY;
 use super::parked::Parked;
 use super::registered::{Grants, Registered};
 use super::revocation::{Revocation, wait_until};
@@ -131,11 +132,8 @@ impl Keys {
         }
         self.free_parked();
         let len = memory.len() as u64;
-        if len == 0 {
-            return Err(RegisterError::Empty);
-        }
         // An address that peers can name must fit 64 bits; the end of the last byte may be 2^64 itself.
-        if terms.base.checked_add(len - 1).is_none() {
+        if terms.base.checked_add(len.saturating_sub(1)).is_none() {
             return Err(RegisterError::Range);
         }
         let located = match memory.as_slice() {
@@ -161,12 +159,9 @@ impl Keys {
             pin: Pin::default(),
             grants: Mutex::new(Grants::default()),
             generation: OnceLock::new(),
-            counter: OnceLock::new(),
+            counters: RegionCounters::of(&terms.counters),
             process: self.process,
         };
-        if let Some(counter) = &terms.counter {
-            region.counter.get_or_init(|| Arc::clone(counter));
-        }
         if terms.disabled {
             region.windows.abandon();
         }
@@ -177,7 +172,7 @@ impl Keys {
                 None => self.random_key()?,
             };
             if table.windows.owns(key) {
-                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
+                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: the domain chooses none of windows.
             }
             if !self.lines.has_region(key) {
                 region.key = key;
@@ -233,7 +228,9 @@ impl Keys {
         loop {
             getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
             let drawn = bytes.as_chunks().0.iter().map(|one| u64::from_ne_bytes(*one));
-            let mut fit = drawn.filter(|key| *key > u64::from(u32::MAX) && !is_reserved(*key)).peekable();
+            let origin = self.lines.origin();
+            let mut fit =
+                drawn.filter(|key| *key > u64::from(u32::MAX) && *key != NO_KEY && !origin.covers(*key)).peekable();
             let first = fit.peek().copied();
             if let Some(key) = fit.find(|key| self.lines.is_vacant(*key)).or(first) {
                 return Ok(key);
@@ -252,6 +249,18 @@ impl Keys {
         }
         self.free_parked();
         self.table().windows.allocate(&self.lines, kind)
+    }
+
+    /// The key by which peers reach a window, of the lower half by which windows know it.
+    #[inline]
+    pub(crate) const fn long_key(&self, key: u32) -> u64 {
+        self.lines.origin().long(key)
+    }
+
+    /// The lower half of a window's key; `None` if the key is none of windows.
+    #[inline]
+    pub(crate) fn short_key(&self, key: u64) -> Option<u32> {
+        self.lines.origin().short(key)
     }
 
     /// An allocated window is bound by this key, or is so no more. Whoever calls has locked the window.

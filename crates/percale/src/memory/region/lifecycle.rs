@@ -1,7 +1,10 @@
 //! What both kinds of regions can do: how they are named, and enabling, disabling and refreshing them (fi_mr(3), fi_mr_enable,
 //! fi_mr_refresh).
 
+use std::sync::Arc;
+
 use super::{Access, CloseError, RawKey, RawRegion, Region, RemoteMemory};
+use crate::completion::counter::Counter;
 
 /// What both kinds of regions can do.
 macro_rules! lifecycle {
@@ -68,6 +71,17 @@ macro_rules! lifecycle {
                 let result = while_disabled();
                 self.enable()?;
                 Ok(result)
+            }
+
+            /// Counts what peers write from now on, as [`Registration::counter`](super::Registration::counter) does. Peers may have used the
+            /// region before; what one of them is writing meanwhile is counted or not. Nothing changes if the region has this counter.
+            ///
+            /// # Errors
+            /// [`CloseError::Windows`] if windows are bound to it: what peers write through those would not be counted. Through windows that are
+            /// bound later it is. [`CloseError::Forked`] in a forked child.
+            pub fn count(&mut self, counter: &Arc<Counter>) -> Result<(), CloseError<()>> {
+                let timeout = self.handle.keys.revoke_timeout();
+                self.handle.count(counter, Some(timeout))
             }
 
             /// From when the region is enabled the next time, only accesses through this endpoint reach it, by its

@@ -70,7 +70,8 @@ impl Owner<'_> {
 }
 
 impl Lines {
-    /// Where the keys of windows begin.
+    /// Where the keys of windows are.
+    #[inline]
     pub(super) const fn origin(&self) -> Origin {
         self.origin
     }
@@ -78,7 +79,7 @@ impl Lines {
     /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
-        if key > u64::from(u32::MAX) { self.lines.glance(key) } else { None }
+        if self.origin.covers(key) { None } else { self.lines.glance(key) }
     }
 
     /// Checks an access to a region that is open to all endpoints, if it is seen at once that it is.
@@ -90,7 +91,7 @@ impl Lines {
         part: (u64, u64),
         wanted: Access,
     ) -> Option<Result<u64, Refusal>> {
-        if key > u64::from(u32::MAX) { self.lines.check_open(key, via.authority, part, wanted) } else { None }
+        if self.origin.covers(key) { None } else { self.lines.check_open(key, via.authority, part, wanted) }
     }
 
     /// What is made of what a key gives; `None` if it gives nothing.
@@ -105,7 +106,7 @@ impl Lines {
     }
 
     fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
-        if let Some(row) = self.window_row(key) {
+        if let Some(row) = self.origin.short(key).and_then(|key| self.window_row(key)) {
             let said = row.line.read().ok_or(())?;
             if said.is_owned() {
                 return Ok(said.is(key).then(|| make(&said, Owner::Window(&row.cell))));
@@ -121,13 +122,13 @@ impl Lines {
     }
 
     #[inline]
-    fn window_row(&self, key: u64) -> Option<&WindowRow> {
-        self.windows.get(self.origin.place_of(key)?)
+    fn window_row(&self, key: u32) -> Option<&WindowRow> {
+        self.windows.get(self.origin.place_of(key))
     }
 
     /// The window that owns this key, lent: deallocating it waits meanwhile.
     pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
-        let row = self.window_row(key.into())?;
+        let row = self.window_row(key)?;
         row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
     }
 
@@ -140,7 +141,7 @@ impl Lines {
 
     /// An allocated window is bound, or is so no more. Under the window's lock.
     pub(super) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
-        if let Some(row) = self.window_row(key.into()) {
+        if let Some(row) = self.window_row(key) {
             row.line.write(&bound.map_or_else(Said::owned, |window| said(window, 0)));
         }
     }

@@ -1,7 +1,9 @@
 //! Raw keys of peers that were mapped: what operations name a peer's region by, once its raw key is known here.
 //!
-//! A mapped key is a number of this domain's, in a range that no region's key is in; an operation that names one is translated when it is
-//! posted. So a key that is mapped no more fails here, at once.
+//! A mapped key is a number of this domain's: its upper half is drawn at random when the domain is opened, and so is the first lower half, from
+//! which the domain counts up. An operation that names such a number is translated when it is posted, so a key that is mapped no more
+//! fails here, at once. Any other number is a peer's own key (regions may have every key of 64 bits): one meets a mapped key with the
+//! probability of 2^-64 for each key that was mapped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,19 +13,8 @@ use super::RemoteMemory;
 use super::raw_key::{RAW_KEY_BYTES, wire_key};
 use crate::domain::Domain;
 
-/// The upper half of every mapped key.
-const UPPER: u64 = 0xFFFF_FFFE;
-
-/// Whether operations that name this key are to be translated.
-#[inline]
-pub(crate) const fn is_mapped(key: u64) -> bool {
-    key >> 32 == UPPER
-}
-
-/// Whether no region may have this key: those of mapped keys, and what stands for no key at all (AMB-06).
-pub(crate) const fn is_reserved(key: u64) -> bool {
-    is_mapped(key) || key == u64::MAX
-}
+/// What stands for no key at all (AMB-06): no key that the library chooses is this one. An application may choose it.
+pub(crate) const NO_KEY: u64 = u64::MAX;
 
 /// Why a raw key was not mapped.
 #[non_exhaustive]
@@ -53,19 +44,58 @@ impl MapError {
 }
 
 /// The mapped keys of a domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mapped {
+    /// The upper half of its mapped keys.
+    upper: u32,
     table: Mutex<Table>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
     keys: HashMap<u32, u64>,
-    /// The number that is tried next: one that was given back is not given out soon again.
-    next: u32,
+    /// The first number.
+    first: u32,
+    /// Numbers that were given out, from the first on; one that was given back is not given out soon again.
+    given: u64,
+}
+
+impl Table {
+    fn gave(&self, key: u64) -> bool {
+        u64::from((key as u32).wrapping_sub(self.first)) < self.given
+    }
+}
+
+impl Default for Mapped {
+    fn default() -> Self {
+        let mut random = [0; 8];
+        if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
+            random = [0xA5; 8]; // Then an application that chooses such keys for its regions meets them.
+        }
+        let random = u64::from_ne_bytes(random);
+        let table = Table { keys: HashMap::new(), first: random as u32, given: 0 };
+        Self { upper: above_small_numbers((random >> 32) as u32), table: Mutex::new(table) }
+    }
+}
+
+/// An upper half of keys that differs from those of small numbers, of addresses, and of numbers that are counted down from the largest.
+pub(crate) const fn above_small_numbers(random: u32) -> u32 {
+    const FIRST: u32 = 1 << 28;
+    FIRST + random % (0xFFFF_0000 - FIRST)
 }
 
 impl Mapped {
+    /// Whether this may be a mapped key; if not, it is none.
+    #[inline]
+    pub(crate) const fn covers(&self, key: u64) -> bool {
+        (key >> 32) as u32 == self.upper
+    }
+
+    /// Whether this is, or was, a mapped key.
+    pub(crate) fn gave(&self, key: u64) -> bool {
+        self.covers(key) && self.with(|table| table.gave(key))
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -81,11 +111,11 @@ impl Mapped {
                 return None;
             }
             loop {
-                let number = table.next;
-                table.next = number.wrapping_add(1);
+                let number = table.first.wrapping_add(table.given as u32);
+                table.given = table.given.saturating_add(1);
                 if let Entry::Vacant(vacant) = table.keys.entry(number) {
                     vacant.insert(key);
-                    return Some(UPPER << 32 | u64::from(number));
+                    return Some(u64::from(self.upper) << 32 | u64::from(number));
                 }
             }
         })
@@ -155,21 +185,25 @@ mod tests {
         let mapped = Mapped::default();
         let first = mapped.map(5).unwrap();
         let second = mapped.map(5).unwrap();
-        assert!(first != second && is_mapped(first) && is_mapped(second));
+        assert!(first != second && mapped.gave(first) && mapped.gave(second) && !mapped.gave(second + 1));
         assert_eq!((mapped.find(first), mapped.find(second)), (Some(5), Some(5)));
         mapped.unmap(first);
         assert_eq!((mapped.find(first), mapped.find(second)), (None, Some(5)));
         let third = mapped.map(6).unwrap();
         assert!(third != first && third != second, "a number that was given back rests");
         assert_eq!(mapped.find(third), Some(6));
-        mapped.with(|table| table.next = 0);
+        mapped.with(|table| table.given = 1 << 32);
         assert_eq!(mapped.map(7), Some(first), "in the end it comes again");
         assert_ne!(mapped.map(8), Some(second), "but not before it was given back");
     }
 
     #[test]
-    fn key_004_what_stands_for_no_key_is_reserved() {
-        assert!(is_reserved(u64::MAX) && is_reserved(UPPER << 32) && is_reserved(UPPER << 32 | 0xFFFF_FFFF));
-        assert!(!is_reserved(0) && !is_reserved((UPPER << 32) - 1) && !is_reserved(u64::MAX - 1));
+    fn key_020_mapped_keys_are_not_what_applications_choose() {
+        let (one, other) = (Mapped::default(), Mapped::default());
+        assert_ne!(one.map(1), other.map(1), "two domains");
+        for half in [0, 1, u32::MAX / 3, u32::MAX - 1, u32::MAX] {
+            let upper = above_small_numbers(half);
+            assert!((1 << 28..0xFFFF_0000).contains(&upper), "{upper:#x}");
+        }
     }
 }

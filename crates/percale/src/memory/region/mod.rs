@@ -19,10 +19,12 @@
 //! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `on_device`: regions of a device's memory
+//! * `counters`: what counts what peers write
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
 //! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
 
 mod access;
+mod counters;
 mod error;
 mod handle;
 mod hashed;
@@ -55,7 +57,7 @@ use self::handle::Handle;
 pub(crate) use self::keys::Keys;
 pub use self::known::Bindable;
 pub(crate) use self::lines::Lines;
-pub(crate) use self::mapped::{Keyring, is_mapped};
+pub(crate) use self::mapped::{Keyring, Mapped, above_small_numbers};
 pub use self::mapped::{MapError, MappedKey};
 pub(crate) use self::raw_key::Secret;
 pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
@@ -87,7 +89,7 @@ pub(crate) struct Terms {
     access: Access,
     key: Option<u64>,
     base: u64,
-    counter: Option<Arc<Counter>>,
+    counters: Vec<Arc<Counter>>,
     raw_key: bool,
     /// Through whom accesses come once it is enabled.
     through: Through,
@@ -106,7 +108,7 @@ impl<'d> Registration<'d> {
             access,
             key: None,
             base: 0,
-            counter: None,
+            counters: Vec::new(),
             raw_key: false,
             through: Through::Domain,
             authority: 0,
@@ -140,9 +142,10 @@ impl<'d> Registration<'d> {
         self
     }
 
-    /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there.
+    /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there. A region may have several
+    /// counters; each counts.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.terms.counter = Some(Arc::clone(counter));
+        self.terms.counters.push(Arc::clone(counter));
         self
     }
 
@@ -235,11 +238,16 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes; never 0.
+    /// Bytes.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.handle.registered.memory.len()
+    }
+
+    /// Whether it has no bytes. Such a region has a key, and lets peers reach nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Copies the bytes from `offset` on into `to`. What peers are writing meanwhile may be there in part.
@@ -302,22 +310,6 @@ pub struct RawRegion {
 }
 
 impl RawRegion {
-    /// Counts what peers write from now on, as [`Registration::counter`] does: for a counter that comes after the registration, but
-    /// before any peer has used the key. False if the region has a counter already, or peers that use it, or if windows are bound to it:
-    /// what peers write through those is not counted, whoever makes the access, they themselves by RDMA or this process. Through windows
-    /// that are bound later it is. False in a forked child.
-    pub fn count(&self, counter: &Arc<Counter>) -> bool {
-        let registered = &self.handle.registered;
-        if !registered.is_here() {
-            return false;
-        }
-        let count = || {
-            let grants = registered.grants();
-            grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
-        };
-        registered.windows.without(count).unwrap_or(false)
-    }
-
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
     ///
     /// # Errors

@@ -31,6 +31,17 @@ impl Registration<'_> {
     /// after the kernel has said that the page is there.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
+        if pieces.len() > 1
+            && let Some(empty) = pieces.iter().position(Segment::is_empty)
+        {
+            return Err(RegisterError::Empty(empty));
+        }
+        for piece in pieces {
+            let (address, len) = (piece.as_ptr().addr(), piece.len());
+            if address.checked_add(len).is_none() {
+                return Err(RegisterError::Wraps { address, len });
+            }
+        }
         let kept = self.kept(backed && self.terms.device.is_none());
         if let Some(device) = self.terms.device {
             for piece in memory.as_slice() {

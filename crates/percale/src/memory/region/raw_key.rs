@@ -10,7 +10,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::RegisterError;
-use super::mapped::is_reserved;
+use super::mapped::NO_KEY;
 
 /// Bytes of the longest raw key.
 pub const RAW_KEY_BYTES: usize = 32;
@@ -91,7 +91,7 @@ impl Secret {
             let mut bytes = [0; RAW_KEY_BYTES];
             bytes[..24].copy_from_slice(parts.as_bytes());
             bytes[24..].copy_from_slice(&code.to_le_bytes());
-            if let Some(key) = wire_key(&bytes).filter(|key| !is_reserved(*key) && *key >> 32 != 0) {
+            if let Some(key) = wire_key(&bytes).filter(|key| *key != NO_KEY && *key >> 32 != 0) {
                 return Ok((RawKey { bytes, len: RAW_KEY_BYTES as u8 }, key));
             }
         }
@@ -141,7 +141,7 @@ mod tests {
         let mut seen = HashSet::new();
         for number in 0..2000 {
             let (raw, key) = secrets[number % 2].raw_key(0, 1).unwrap();
-            assert!(!is_reserved(key) && seen.insert(key) && raw.as_bytes().len() == RAW_KEY_BYTES);
+            assert!(key != NO_KEY && seen.insert(key) && raw.as_bytes().len() == RAW_KEY_BYTES);
         }
     }
 

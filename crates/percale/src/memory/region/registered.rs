@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::access::{Access, Refusal, admit};
+use super::counters::RegionCounters;
 use super::on_device::{self, whole};
 use super::via::{Through, Via};
 use super::windows::Windows;
-use crate::completion::counter::Counter;
 use crate::device::Device;
 use crate::memory::atomic::Request;
 use crate::memory::forked::Process;
@@ -78,6 +78,13 @@ impl Grants {
         self.closed
     }
 
+    /// The grants by which peers reach the region itself are none of it any more; others may be made at once.
+    pub(super) fn take(&mut self) -> Vec<Grant> {
+        let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
+        self.list = kept;
+        taken
+    }
+
     /// Whether it was granted to nobody.
     pub(super) fn is_empty(&self) -> bool {
         self.list.iter().all(|grant| grant.beneath)
@@ -132,7 +139,7 @@ pub struct Registered {
     pub(super) grants: Mutex<Grants>,
     /// Tells it from every other region of this process; taken when a peer is first told.
     pub(super) generation: OnceLock<u64>,
-    pub(super) counter: OnceLock<Arc<Counter>>,
+    pub(super) counters: RegionCounters,
     /// Whose it is: in a fork of that process nobody is at it.
     pub(super) process: Process,
 }
@@ -159,7 +166,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Mutex::default(),
             generation: OnceLock::new(),
-            counter: OnceLock::new(),
+            counters: RegionCounters::default(),
             process: Process::current().expect("a page"),
         })
     }
@@ -189,7 +196,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Mutex::default(),
             generation: OnceLock::new(),
-            counter: self.counter.clone(),
+            counters: self.counters.clone(),
             process: self.process,
         }
     }
@@ -278,9 +285,9 @@ impl Registered {
         *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Counts what peers wrote.
-    pub(crate) fn counter(&self) -> Option<&Arc<Counter>> {
-        self.counter.get()
+    /// What count what peers write.
+    pub(crate) const fn counters(&self) -> &RegionCounters {
+        &self.counters
     }
 
     /// Checks an access; returns the offset of its first byte.

@@ -15,6 +15,8 @@ use crate::memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 pub(crate) struct Revocation {
     region: Arc<Registered>,
     waits: Vec<Wait>,
+    /// The region is not taken back, but some of its grants are.
+    goes_on: bool,
 }
 
 /// A grant whose peer may be in the middle of an access.
@@ -30,7 +32,17 @@ impl Revocation {
     pub(crate) fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
         let waits = void(&region);
-        Self { region, waits }
+        Self { region, waits, goes_on: false }
+    }
+
+    /// Takes these grants of a region back, which goes on.
+    pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
+        Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
+    }
+
+    /// Waits for what another one waits for, too, whose region is the same.
+    pub(super) fn join(&mut self, other: Self) {
+        self.waits.extend(other.waits);
     }
 
     /// What is being taken back.
@@ -44,7 +56,7 @@ impl Revocation {
             return true; // Whoever was inside was so in the parent: its memory is not ours.
         }
         retire(&mut self.waits);
-        self.waits.is_empty() && self.region.pin.is_quiet()
+        self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
     /// Waits until it is over; false if it is not after `timeout` (`None`: waits for ever).
@@ -78,6 +90,11 @@ pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() ->
 /// Makes all grants of a region void, for good; returns those that may still be in use.
 fn void(region: &Registered) -> Vec<Wait> {
     let grants = region.grants().close();
+    revoke(grants)
+}
+
+/// Makes these grants void; returns those that may still be in use.
+fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
     if grants.is_empty() {
         return Vec::new();
     }

@@ -129,7 +129,7 @@ impl Drop for Hold {
 /// What a window shows of its region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slice {
-    pub(crate) key: u32,
+    pub(crate) key: u64,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
@@ -162,7 +162,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Grants::default().into(),
             generation: OnceLock::new(),
-            counter: OnceLock::new(),
+            counters: region.counters.clone(),
             process: region.process,
         };
         made.slice_anew(region, slice);
@@ -172,7 +172,7 @@ impl Registered {
     /// Another part of the same region, of what nobody entered and was granted to nobody.
     pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
-        (self.key, self.through) = (key.into(), through);
+        (self.key, self.through) = (key, through);
         self.generation = OnceLock::new();
         (self.access, self.rights) = (access, access.remote_rights());
         (self.base, self.len) = (region.base.wrapping_add(offset), len);
@@ -180,9 +180,7 @@ impl Registered {
         if let (Some(ours), Some(all)) = (&mut self.located, &region.located) {
             ours.offset = all.offset + offset;
         }
-        if let Some(counter) = region.counter.get() {
-            self.counter.get_or_init(|| Arc::clone(counter));
-        }
+        self.counters = region.counters.clone();
     }
 }
 

@@ -40,8 +40,8 @@ impl Binding {
 /// Who invalidates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
-    /// The owner, through this endpoint.
-    Owner(u64),
+    /// The owner, through this endpoint, by an operation to a peer: connected to that endpoint now, or known by this address.
+    Owner(Via, u64),
     /// The peer that it is bound for.
     Peer(Via),
 }
@@ -57,8 +57,10 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// The key of the last bind; its lower 8 bits are 0 before the first.
+    /// The lower half of the key of the last bind; its lower 8 bits are 0 before the first.
     key: u32,
+    /// The address of the peer that it was last bound for, as its endpoint has it (type 2).
+    peer: u64,
     /// What the last bind used, to be used again for the same region: nobody has it.
     spare: Option<(Arc<Registered>, Hold)>,
 }
@@ -101,7 +103,7 @@ impl State {
         through: Through,
     ) -> Result<(), WindowError> {
         let Binding { offset, len, access } = *binding;
-        let slice = Slice { key, offset, len, access, through };
+        let slice = Slice { key: keys.long_key(key), offset, len, access, through };
         let (window, hold) = match self.spare.take() {
             Some((mut window, mut hold)) if hold.is_on(region) => {
                 if !hold.again() {
@@ -136,7 +138,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// An unbound window. `key` is the last that the index had.
     pub(super) fn new(key: u32, kind: WindowType) -> Self {
-        let state = State { phase: Phase::Unbound, key, spare: None };
+        let state = State { phase: Phase::Unbound, key, peer: 0, spare: None };
         Self { index: key >> 8, kind, state: Mutex::new(state) }
     }
 
@@ -207,7 +209,7 @@ impl Cell {
         keys: &Keys,
         (region, binding): (&Arc<Registered>, &Binding),
         byte: u8,
-        via: Via,
+        (via, peer): (Via, u64),
     ) -> Result<u32, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -227,6 +229,7 @@ impl Cell {
         }
         let key = self.index << 8 | u32::from(byte);
         state.bind(keys, key, (region, binding), Through::Pair(via))?;
+        state.peer = peer;
         Ok(key)
     }
 
@@ -239,16 +242,19 @@ impl Cell {
         let through = match &state.phase {
             Phase::Bound { window, .. } => window.through(),
             // Its owner may wait for it again.
-            Phase::Revoking { revocation, .. } if matches!(by, By::Owner(_)) => revocation.region().through(),
+            Phase::Revoking { revocation, .. } if matches!(by, By::Owner(..)) => revocation.region().through(),
             _ => return Err(WindowError::NotBound),
         };
         if state.key != key {
             return Err(WindowError::NotBound);
         }
         let ours = match (by, through) {
-            (By::Owner(endpoint), Through::Pair(pair)) => pair.endpoint == endpoint,
+            // Its peer may be gone, or have come again as another: then the address is the same.
+            (By::Owner(via, peer), Through::Pair(pair)) => {
+                pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
+            }
             (By::Peer(via), through) => through == Through::Pair(via),
-            (By::Owner(_), _) => false,
+            (By::Owner(..), _) => false,
         };
         if !ours {
             return Err(WindowError::OtherPair);

@@ -24,9 +24,9 @@ pub enum WindowState {
     /// No key reaches it.
     Unbound,
     /// Peers reach it by this key.
-    Bound(u32),
+    Bound(u64),
     /// This key is dead, but a peer that used it may still be at the memory.
-    Revoking(u32),
+    Revoking(u64),
 }
 
 impl Domain {
@@ -65,8 +65,8 @@ impl Window {
             return WindowState::Unbound;
         }
         match self.cell.query() {
-            (key, true, _) => WindowState::Bound(key),
-            (key, _, true) => WindowState::Revoking(key),
+            (key, true, _) => WindowState::Bound(self.keys.long_key(key)),
+            (key, _, true) => WindowState::Revoking(self.keys.long_key(key)),
             _ => WindowState::Unbound,
         }
     }
@@ -74,14 +74,14 @@ impl Window {
     /// The key of the last bind, dead or alive; before the first, the key with the lower 8 bits 0 of an index that had no window
     /// before. In a forked child the key with the lower 8 bits 0.
     #[must_use]
-    pub fn key(&self) -> u32 {
-        if self.keys.is_here() { self.cell.query().0 } else { self.key_with(0) }
+    pub fn key(&self) -> u64 {
+        if self.keys.is_here() { self.keys.long_key(self.cell.query().0) } else { self.key_with(0) }
     }
 
     /// The key that it has when it is bound with these 8 bits (type 2).
     #[must_use]
-    pub fn key_with(&self, byte: u8) -> u32 {
-        self.cell.index() << 8 | u32::from(byte)
+    pub fn key_with(&self, byte: u8) -> u64 {
+        self.keys.long_key(self.cell.index() << 8 | u32::from(byte))
     }
 
     /// Whether it was allocated in this domain.
@@ -106,7 +106,7 @@ impl Window {
             return Err(WindowError::Forked);
         }
         let (binding, mut remote) = self.binding(region, range, access)?;
-        remote.key = self.cell.rebind(&self.keys, region.known().region, &binding)?.into();
+        remote.key = self.keys.long_key(self.cell.rebind(&self.keys, region.known().region, &binding)?);
         Ok(remote)
     }
 

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A [`Window`] is allocated once and bound to parts of regions as often as wanted; each bind has a key, and taking it back costs no
-//! system call. A key is 32 bits: the window's index, which stays, in the upper 24, and below it 8 bits that change from bind to
-//! bind (MW-007). The window's rights are its own, whatever the region's are (MW-017, MW-018), and peers name its bytes by the
+//! system call. The lower 32 bits of a key are the window's index, which stays, in 24 bits, and below it 8 bits that change from bind to
+//! bind (MW-007); the upper 32 are a number that the domain draws at random, so that windows have a name space apart from that of
+//! regions' keys (MW-051). The window's rights are its own, whatever the region's are (MW-017, MW-018), and peers name its bytes by the
 //! region's addresses.
 //!
 //! * **Type 1**: bound by a call ([`Window::bind`]), which chooses the key. Its key works through every endpoint of the domain.

@@ -1,12 +1,11 @@
 //! The windows of a domain, by index: a part of its table of keys, under the same lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::cell::Cell;
 use super::{WindowError, WindowType};
-use crate::memory::region::Lines;
+use crate::memory::region::{Lines, above_small_numbers};
 
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
@@ -14,14 +13,13 @@ const INDICES: u32 = 1 << 24;
 /// An index rests until so many others are free.
 const REST: usize = 1 << 10;
 
-/// The first index of a table is one of these: small keys are what applications choose for their regions, and the indices behind the first go
-/// round to them late.
-const FIRSTS: Range<u32> = 1 << 16..INDICES - (1 << 20);
-
-/// Where the keys of a table begin: at random, so that a key of another process, or of an earlier one at the same address, names no window
-/// but by accident (for each window one of 2^32 keys).
+/// Where the keys of a table are, in 64 bits, and where they begin: both at random. So windows have a name space of their own, which no key meets
+/// that an application chooses for its regions without looking there; and a key of another process, or of an earlier one at the same
+/// address, names no window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
+    /// The upper half of each key.
+    upper: u32,
     /// The first index.
     index: u32,
     /// The low byte of the last key of an index that was never used.
@@ -29,10 +27,28 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The place of the window that would own this key; `None` if the key has more than 32 bits.
+    /// Whether this is a key of windows.
+    #[inline(always)]
+    pub(crate) const fn covers(self, key: u64) -> bool {
+        (key >> 32) as u32 == self.upper
+    }
+
+    /// The lower half of a key, as windows know it, if it is a key of windows.
     #[inline]
-    pub(crate) fn place_of(self, key: u64) -> Option<u32> {
-        u32::try_from(key).ok().map(|key| (key >> 8).wrapping_sub(self.index) & (INDICES - 1))
+    pub(crate) fn short(self, key: u64) -> Option<u32> {
+        self.covers(key).then_some(key as u32)
+    }
+
+    /// The key that has this lower half.
+    #[inline]
+    pub(crate) const fn long(self, key: u32) -> u64 {
+        (self.upper as u64) << 32 | key as u64
+    }
+
+    /// The place of the window that would own this key.
+    #[inline]
+    pub(crate) const fn place_of(self, key: u32) -> u32 {
+        (key >> 8).wrapping_sub(self.index) & (INDICES - 1)
     }
 
     fn key_of(self, place: u32) -> u32 {
@@ -42,12 +58,13 @@ impl Origin {
 
 impl Default for Origin {
     fn default() -> Self {
-        let mut random = [0; 4];
+        let mut random = [0; 8];
         if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
-            random = [0; 4]; // Such keys are only easier to meet.
+            random = [0x5A; 8]; // Such keys are only easier to meet.
         }
-        let random = u32::from_le_bytes(random);
-        Self { index: FIRSTS.start + (random >> 8) % (FIRSTS.end - FIRSTS.start), low: random as u8 }
+        let random = u64::from_le_bytes(random);
+        let upper = above_small_numbers((random >> 32) as u32);
+        Self { upper, index: (random as u32) >> 8, low: random as u8 }
     }
 }
 
@@ -70,11 +87,6 @@ pub(crate) struct Table {
     taken: HashMap<u32, u32>,
 }
 
-/// The index whose window would own this key.
-fn index_of(key: u64) -> Option<u32> {
-    u32::try_from(key).ok().map(|key| key >> 8)
-}
-
 impl Table {
     /// A table of keys that begin there.
     pub(crate) fn new(origin: Origin) -> Self {
@@ -82,7 +94,7 @@ impl Table {
     }
 
     fn slot(&self, key: u64) -> Option<&Slot> {
-        self.slots.get(self.origin.place_of(key)? as usize).filter(|slot| slot.cell.is_some())
+        self.slots.get(self.origin.place_of(self.origin.short(key)?) as usize).filter(|slot| slot.cell.is_some())
     }
 
     /// Whether a window owns this key.
@@ -98,14 +110,14 @@ impl Table {
 
     /// A region has a key.
     pub(crate) fn region_came(&mut self, key: u64) {
-        if let Some(index) = index_of(key) {
+        if let Some(index) = self.index_of(key) {
             *self.taken.entry(index).or_default() += 1;
         }
     }
 
     /// A region has it no more.
     pub(crate) fn region_went(&mut self, key: u64) {
-        if let Some(index) = index_of(key)
+        if let Some(index) = self.index_of(key)
             && let Some(count) = self.taken.get_mut(&index)
         {
             *count -= 1;
@@ -115,8 +127,13 @@ impl Table {
         }
     }
 
+    /// The index whose window would own this key.
+    fn index_of(&self, key: u64) -> Option<u32> {
+        self.origin.short(key).map(|key| key >> 8)
+    }
+
     fn place(&self, index: u32) -> u32 {
-        index.wrapping_sub(self.origin.index) & (INDICES - 1)
+        self.origin.place_of(index << 8)
     }
 
     /// An index of which no region has a key.

@@ -67,10 +67,10 @@ fn bind(
     Ok(name)
 }
 
-fn invalidate((endpoint, me): &(Endpoint, PeerAddress), key: u32) -> Result<(), ErrorCode> {
+fn invalidate((endpoint, me): &(Endpoint, PeerAddress), key: u64) -> Result<(), ErrorCode> {
     endpoint.post_invalidate(*me, key, 8, OpFlags::COMPLETION).unwrap();
     let entry = end(endpoint)?;
-    assert_eq!((entry.context, entry.data), (8, key.into()));
+    assert_eq!((entry.context, entry.data), (8, key));
     Ok(())
 }
 
@@ -99,8 +99,8 @@ fn mw_007_mw_029_a_bind_changes_the_lower_byte_and_every_other_key_is_refused() 
     let mut old: Option<RemoteMemory> = None;
     for round in 0..600 {
         let name = window.bind(&region, 10..20, WindowAccess::READ).unwrap();
-        assert_eq!(name.key >> 8, index.into());
-        assert_eq!((name.address, name.len, window.state()), (10, 10, WindowState::Bound(name.key as u32)));
+        assert_eq!(name.key >> 8, index);
+        assert_eq!((name.address, name.len, window.state()), (10, 10, WindowState::Bound(name.key)));
         if let Some(old) = old {
             assert_ne!(old.key, name.key, "round {round}");
             assert_eq!(read(&endpoint, me, old), Err(REFUSED), "round {round}");
@@ -140,7 +140,7 @@ fn mw_016_mw_020_amb_047_a_bind_that_cannot_be_changes_nothing() {
     }
     assert_eq!(window.bind(&apart, 0..5, WindowAccess::READ).unwrap_err(), WindowError::NotAllowed);
     assert_eq!(window.bind(&foreign, 0..5, WindowAccess::READ).unwrap_err(), WindowError::Domain);
-    assert_eq!(window.state(), WindowState::Bound(name.key as u32));
+    assert_eq!(window.state(), WindowState::Bound(name.key));
     assert_eq!(read(&endpoint, me, name).unwrap(), (10..20).collect::<Vec<u8>>());
     assert_eq!(
         window.bind(&fixed, 0..5, WindowAccess::READ).map(|name| read(&endpoint, me, name)),
@@ -195,7 +195,7 @@ fn mw_024_mw_025_mw_031_each_type_is_bound_its_own_way() {
     assert_eq!(two.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::WrongType));
     assert_eq!(bind(&us, &one, &region, 0..8, 9), Err(ErrorCode::Invalid));
     let name = one.bind(&region, 0..8, WindowAccess::READ).unwrap();
-    assert_eq!(invalidate(&us, name.key as u32), Err(ErrorCode::Invalid));
+    assert_eq!(invalidate(&us, name.key), Err(ErrorCode::Invalid));
     assert_eq!(read(&us.0, us.1, name).unwrap().len(), 8);
 }
 
@@ -207,16 +207,13 @@ fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalida
     let window = domain.window(WindowType::TwoB).unwrap();
     assert_eq!(bind(&us, &window, &region, 5..5, 1), Err(ErrorCode::Invalid));
     let name = bind(&us, &window, &region, 50..60, 0xAB).unwrap();
-    assert_eq!(name.key as u32, window.key_with(0xAB));
+    assert_eq!(name.key, window.key_with(0xAB));
     assert_eq!(bind(&us, &window, &region, 0..10, 0xAC), Err(ErrorCode::Busy));
-    assert_eq!(
-        (window.state(), read(&us.0, us.1, name)),
-        (WindowState::Bound(name.key as u32), Ok((50..60).collect()))
-    );
-    invalidate(&us, name.key as u32).unwrap();
+    assert_eq!((window.state(), read(&us.0, us.1, name)), (WindowState::Bound(name.key), Ok((50..60).collect())));
+    invalidate(&us, name.key).unwrap();
     assert_eq!((window.state(), read(&us.0, us.1, name)), (WindowState::Unbound, Err(REFUSED)));
     // MW-046: what is dead, or never was, is not invalidated.
-    for key in [name.key as u32, window.key_with(1), window.key_with(1) ^ 0x4000_0000, 0] {
+    for key in [name.key, window.key_with(1), window.key_with(1) ^ 0x4000_0000, 0] {
         assert_eq!(invalidate(&us, key), Err(ErrorCode::KeyRejected), "{key:#x}");
     }
     // The same byte again, another range.
@@ -225,7 +222,7 @@ fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalida
     // Only through this endpoint.
     let others = me(&domain);
     assert_eq!(read(&others.0, others.1, name), Err(REFUSED));
-    assert_eq!(invalidate(&others, name.key as u32), Err(ErrorCode::Denied));
+    assert_eq!(invalidate(&others, name.key), Err(ErrorCode::Denied));
     assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
 }
 
@@ -248,21 +245,21 @@ fn mw_007_amb_051_a_window_owns_256_keys() {
     let window = domain.window(WindowType::One).unwrap();
     let with_key = |key| domain.registration(Access::REMOTE_READ).key(key).own(vec![0; 8]);
     for byte in [0, 1, 255] {
-        let key = u64::from(window.key_with(byte));
+        let key = window.key_with(byte);
         assert!(matches!(with_key(key), Err(RegisterError::KeyTaken(taken)) if taken == key));
     }
     // The next index has a region's key: it is passed by.
-    let next = u64::from(window.key_with(0)) + 256;
+    let next = window.key_with(0) + 256;
     let region = with_key(next + 17).unwrap();
     let other = domain.window(WindowType::One).unwrap();
-    assert_ne!(u64::from(other.key()), next);
+    assert_ne!(other.key(), next);
     region.close().unwrap();
     drop(window);
     assert!(with_key(next - 256).is_ok(), "the keys of a window that is gone are free");
-    // KEY-004: what the domain chooses is never 32 bits long.
+    // KEY-004: what the domain chooses is none of windows.
     for _ in 0..100 {
         let key = domain.register(vec![0], Access::REMOTE_READ).unwrap().key();
-        assert!(key > u64::from(u32::MAX) && key != u64::MAX);
+        assert!(key > u64::from(u32::MAX) && key != u64::MAX && key >> 32 != next >> 32);
     }
 }
 
@@ -311,7 +308,7 @@ fn mw_050_a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not
     let name = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
     let peer = stuck_in(&domain, name.key, Via::default());
     assert_eq!(window.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::Busy));
-    assert_eq!(window.state(), WindowState::Revoking(name.key as u32));
+    assert_eq!(window.state(), WindowState::Revoking(name.key));
     let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
     let Err(mut window) = window.close() else { panic!("deallocated under a peer's hands") };
     peer.retired.store(true, Ordering::Release);
@@ -334,10 +331,10 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
     let via = us.0.via_for_test(us.1);
     let name = bind(&us, &window, &region, 0..8, 1).unwrap();
     let peer = stuck_in(&domain, name.key, via);
-    assert_eq!(invalidate(&us, name.key as u32), Err(ErrorCode::Busy));
+    assert_eq!(invalidate(&us, name.key), Err(ErrorCode::Busy));
     assert_eq!(read(&us.0, us.1, name), Err(REFUSED));
     // It may be asked again, and a bind waits for it.
-    us.0.post_invalidate(us.1, name.key as u32, 1, OpFlags::COMPLETION).unwrap();
+    us.0.post_invalidate(us.1, name.key, 1, OpFlags::COMPLETION).unwrap();
     let how = Bind { range: 8..16, access: WindowAccess::READ, key: 2 };
     let next = us.0.post_bind(us.1, &window, &region, &how, 2, OpFlags::COMPLETION).unwrap();
     (0..100).for_each(|_| _ = us.0.progress());
@@ -375,7 +372,7 @@ fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost(
     let name = bind(&windows[0], 1, 1, OpFlags::empty());
     assert_eq!(taken(), Some(1));
     let stuck = stuck_in(&domain, name.key, owner.via_for_test(user_there));
-    owner.post_invalidate(user_there, name.key as u32, 2, OpFlags::COMPLETION).unwrap();
+    owner.post_invalidate(user_there, name.key, 2, OpFlags::COMPLETION).unwrap();
     network.lose(0);
     turns();
     // It comes through a connection that knows nothing of the invalidation.
@@ -402,7 +399,7 @@ fn mw_008_no_key_is_accepted_but_those_that_are_live() {
             if number % 7 == 0 {
                 window.bind(&region, 0..0, WindowAccess::READ).unwrap();
             } else {
-                live.remove(&window.key_with((key as u8).wrapping_sub(1)).into());
+                live.remove(&window.key_with((key as u8).wrapping_sub(1)));
                 live.insert(key);
             }
         }
@@ -410,8 +407,9 @@ fn mw_008_no_key_is_accepted_but_those_that_are_live() {
     assert!(live.len() > 200);
     let allows = |key: &u64| domain.allows(RemoteMemory { key: *key, address: 0, len: 1 }, Access::REMOTE_READ);
     let step = if long { 1 } else { 64 };
-    let some = (0..1_u64 << 32).step_by(step).filter(allows);
-    let near = windows.iter().flat_map(|window| (0..=255).map(|byte| window.key_with(byte).into())).filter(allows);
+    let upper = windows[0].key() >> 32 << 32;
+    let some = (0..1_u64 << 32).step_by(step).flat_map(|low| [low, upper | low]).filter(allows);
+    let near = windows.iter().flat_map(|window| (0..=255).map(|byte| window.key_with(byte))).filter(allows);
     assert_eq!(near.chain(some).collect::<std::collections::BTreeSet<u64>>(), live);
 }
 
@@ -419,12 +417,13 @@ fn mw_008_no_key_is_accepted_but_those_that_are_live() {
 fn mw_008_keys_of_one_domain_are_not_those_of_another() {
     use super::table::{Origin, Table};
     use crate::memory::region::Lines;
-    let keys = || -> Vec<u32> {
+    let keys = || -> Vec<u64> {
         let lines = Lines::default();
-        let mut table = Table::new(Origin::default());
-        (0..8).map(|_| table.allocate(&lines, WindowType::One).unwrap().query().0).collect()
+        let origin = Origin::default();
+        let mut table = Table::new(origin);
+        (0..8).map(|_| origin.long(table.allocate(&lines, WindowType::One).unwrap().query().0)).collect()
     };
     let (one, other) = (keys(), keys());
     assert!(one.iter().all(|key| !other.contains(key)), "{one:x?} {other:x?}");
-    assert!(one.iter().chain(&other).all(|key| key >> 24 != 0), "small keys are the application's to choose");
+    assert!(one.iter().chain(&other).all(|key| key >> 32 >= 1 << 28), "small keys are the application's to choose");
 }

@@ -7,7 +7,7 @@ use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
-use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
+use crate::memory::region::{Keyring, RemoteMemory};
 use crate::memory::volatile::{IOV_LIMIT, Segments};
 use crate::table::Id;
 use crate::trigger::Operation;
@@ -65,8 +65,8 @@ impl What {
     pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
         let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
             match piece.key {
-                key if is_mapped(key) => {
-                    let key = mapped.find(key).filter(|own| !is_mapped(*own)).ok_or(PostError::NotMapped(key))?;
+                key if mapped.gave(key) => {
+                    let key = mapped.find(key).filter(|own| !mapped.gave(*own)).ok_or(PostError::NotMapped(key))?;
                     Ok(RemoteMemory { key, ..piece })
                 }
                 _ => Ok(piece),

@@ -78,7 +78,8 @@ impl Target {
         link: &mut Side<'_>,
     ) -> Resolution {
         let rights = Resolution::rights_of(region.rights());
-        let (true, Some((status, place, arena))) = (rights != 0, place(region, link.arenas)) else {
+        let (true, Some((status, place, arena))) = (rights != 0 && region.len() != 0, place(region, link.arenas))
+        else {
             return Resolution::of(Status::Executed);
         };
         let Some(grantee) = self.grantee(process, link) else { return Resolution::of(Status::Executed) };
@@ -88,7 +89,7 @@ impl Target {
             Ok(Some((entry, generation))) => Resolution {
                 status: status as u8,
                 rights,
-                notify: region.counter().is_some().into(),
+                notify: (!region.counters().is_empty()).into(),
                 reserved: 0,
                 entry: entry.into(),
                 generation: generation.into(),

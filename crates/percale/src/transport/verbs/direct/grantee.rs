@@ -367,6 +367,6 @@ impl Grantee for VerbsGrantee {
 /// The memory of a region or a window, if the device may reach it: it is there as long as the region, in one piece, and nobody is to be told of
 /// what is written.
 fn reachable(region: &Registered) -> Option<Segment> {
-    let plain = region.is_backed() && region.device().is_none() && region.counter().is_none();
-    region.place().only().filter(|memory| plain && memory.len() as u64 == region.len())
+    let plain = region.is_backed() && region.device().is_none() && region.counters().is_empty();
+    region.place().only().filter(|memory| plain && !memory.is_empty() && memory.len() as u64 == region.len())
 }

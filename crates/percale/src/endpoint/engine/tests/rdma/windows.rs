@@ -84,7 +84,7 @@ fn mw_003_mw_004_mw_005_a_region_is_not_closed_under_a_window_of_the_devices() {
         let name = bind(&b, &a, &mut window, &region, 0..8);
         reach_part(&a, &b, peer, name);
         let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
-        assert_eq!(window.state(), WindowState::Bound(name.key as u32));
+        assert_eq!(window.state(), WindowState::Bound(name.key));
         let before = posted(&a, &b);
         assert_eq!((read(&a, peer, name), posted(&a, &b)), (vec![9; 8], before + 1));
         assert!(window.close().is_ok());
@@ -216,7 +216,7 @@ fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
         reach_part(&a, &b, peer, name.slice(0..8));
         let receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
         let write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
-        let send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key as u32).start().unwrap();
+        let send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
         until(&[&a, &b], || (receive.is_ready() && send.is_ready() && write.is_ready()).then_some(()));
         write.wait().unwrap();
         send.wait().unwrap();
@@ -227,7 +227,7 @@ fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         // A second one does not come as far as the device.
-        let again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key as u32).start().unwrap();
+        let again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
         until(&[&a, &b], || again.is_ready().then_some(()));
         assert_eq!(code(again.wait()), ErrorCode::KeyRejected);
         assert!(bytes_of(&region) == vec![round; LEN]);
@@ -253,7 +253,7 @@ fn mw_038_mw_040_mw_041_a_window_of_type_2_is_its_peers_and_ends_with_its_endpoi
     let begun = Instant::now();
     endpoint.close().expect("a window of type 2B does not hold it");
     assert!(begun.elapsed() < Duration::from_secs(25), "the device stalls: {:?}", begun.elapsed());
-    assert_eq!((two.state(), one.state()), (WindowState::Unbound, WindowState::Bound(all.key as u32)));
+    assert_eq!((two.state(), one.state()), (WindowState::Unbound, WindowState::Bound(all.key)));
     assert!(one.close().is_ok());
     region.close().unwrap();
 }

@@ -1,0 +1,289 @@
+//! What the manual pages leave to conclude, and what programs rely on: empty regions, several counters, counters that come late, thresholds.
+
+#![expect(unsafe_code, reason = "registers raw memory, which is never freed")]
+
+use std::sync::Arc;
+
+use percale::memory::region::{CloseError, RegisterError};
+use percale::{
+    Access, Buffer, Counted, Counter, Domain, ErrorCode, PeerAddress, PostError, RemoteMemory, Segment, WindowAccess,
+    WindowType,
+};
+
+use super::windows::code;
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send, Station};
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+const LEN: usize = 20_000;
+
+/// A region of no bytes has a key and lets peers reach nothing: neither a byte, nor what lies beside it.
+pub fn mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    for base in [0, 0x7000_0000_0000] {
+        let empty = domain.allocate(0).map(Buffer::from).unwrap_or_else(|_| Buffer::from(Vec::new()));
+        for memory in [Buffer::from(Vec::new()), Buffer::from(Arc::<[u8]>::from([])), empty] {
+            let access = Access::REMOTE_READ;
+            let region = domain.registration(access).base(base).key(91).own(memory).expect("a region of no bytes");
+            assert!(region.is_empty() && region.key() == 91);
+            assert_eq!(region.remote(), RemoteMemory { key: 91, address: base, len: 0 });
+            let taken = domain.registration(access).key(91).own(vec![0; 8]).expect_err("the key is taken");
+            assert!(matches!(taken, RegisterError::KeyTaken(91)), "{taken}");
+            for _ in 0..3 {
+                for (offset, len) in [(0, 1), (1, 1), (0, 3000), (0, LEN as u64), (1, 0)] {
+                    let name = RemoteMemory { key: 91, address: base + offset, len };
+                    let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), name, vec![0; len as usize]));
+                    assert_eq!(code(read), ErrorCode::Denied, "{name:?}");
+                }
+                mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), Vec::new())).expect("nothing is read");
+            }
+            let mut window = domain.window(WindowType::One).expect("a window");
+            assert!(window.bind(&region, 0..1, WindowAccess::READ).is_err(), "a byte of none");
+            region.close().expect("nobody is at it");
+            let name = RemoteMemory { key: 91, address: base, len: 8 };
+            let late = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), name, vec![0; 8]));
+            assert_eq!(code(late), ErrorCode::KeyRejected);
+        }
+    }
+}
+
+/// Pieces without bytes among others, pieces that wrap, and rights that there are not.
+pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
+    let mesh = Mesh::<F>::new(1);
+    let domain = &mesh.station(0).domain;
+    let memory = Memory::blank(64).segments().as_slice()[0];
+    let register = |access, pieces: &[Segment]| {
+        // SAFETY: `Memory` is never freed; what is elsewhere is not registered.
+        unsafe { domain.registration(access).raw(pieces, false) }.map(drop)
+    };
+    for empty in 0..3 {
+        let pieces = [0, 1, 2].map(|at| if at == empty { memory.slice(at, 0) } else { memory.slice(16 * at, 16) });
+        let error = register(ALL, &pieces).expect_err("a piece without bytes");
+        assert!(matches!(error, RegisterError::Empty(at) if at == empty), "{error}");
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+    register(ALL, &[memory.slice(0, 0)]).expect("the only piece may be empty");
+    // SAFETY: it is not registered, so nobody touches it.
+    let wraps = unsafe { Segment::new(memory.as_ptr(), usize::MAX - 100) };
+    for pieces in [&[wraps][..], &[memory, wraps]] {
+        match register(ALL, pieces) {
+            Err(error @ (RegisterError::Wraps { .. } | RegisterError::Pieces(_))) => {
+                assert_eq!(error.errno(), libc::EINVAL, "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for bit in (0..64).map(|bit| 1 << bit).filter(|bit| Access::all().bits() & bit == 0) {
+        let access = ALL | Access::from_bits_retain(bit);
+        let error = register(access, &[memory]).expect_err("a right that there is not");
+        assert!(matches!(error, RegisterError::Access(which) if which == bit) && error.errno() == 260, "{error}");
+        domain.register(vec![0; 8], access).expect_err("a right that there is not");
+    }
+}
+
+/// Drives everything until the counter has this value, and then to see that it stays.
+#[track_caller]
+fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
+    mesh.until(|| (counter.value() >= value).then_some(()));
+    mesh.turns(30);
+    assert_eq!(counter.value(), value);
+}
+
+/// Writes, of every way that an access can go.
+fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
+    let lens = [8, 3000, remote.len as usize];
+    for len in lens {
+        let part = remote.slice(0..len as u64);
+        mesh.finish(mesh.endpoint(0).write(mesh.peer(1), content(1, len), part)).expect("a write");
+        mesh.finish(mesh.endpoint(0).read(mesh.peer(1), part, vec![0; len])).expect("a read");
+    }
+    mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), remote.slice(0..8), 1_u64)).expect("an addition");
+    lens.len() as u64 + 1
+}
+
+/// Each of a region's counters counts each write once, also one that was bound after peers had reached the region; and windows inherit them.
+pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    for before in 0..3 {
+        for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
+            let counters: [Arc<Counter>; 4] = std::array::from_fn(|_| Arc::default());
+            let registration = domain.registration(ALL).counter(&counters[0]).counter(&counters[1]);
+            let mut region = registration.counter(&counters[0]).own(memory).expect("a region");
+            let mut written = 0;
+            for _ in 0..before {
+                written += write_all(&mesh, region.remote());
+            }
+            for counter in &counters[..2] {
+                counts(&mesh, counter, written);
+            }
+            region.count(&counters[2]).expect("a third");
+            region.count(&counters[2]).expect("it is there");
+            let first = written;
+            for _ in 0..2 {
+                written += write_all(&mesh, region.remote());
+            }
+            for (counter, value) in counters.iter().zip([written, written, written - first]) {
+                counts(&mesh, counter, value);
+            }
+            // One that counts for nothing else, as the first of all: peers reach the region by themselves until then.
+            let mut window = domain.window(WindowType::One).expect("a window");
+            let name = window.bind(&region, 0..LEN as u64, WindowAccess::WRITE).expect("a bind");
+            assert!(matches!(region.count(&counters[3]), Err(CloseError::Windows(()))), "counted through no window");
+            mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![5; 64], name.slice(0..64))).expect("a write");
+            for (counter, value) in counters.iter().zip([written + 1, written + 1, written + 1 - first, 0]) {
+                counts(&mesh, counter, value);
+            }
+            assert!(window.close().is_ok());
+            region.close().expect("nobody is at it");
+        }
+    }
+}
+
+/// The first counter of a region that peers reach by themselves.
+pub fn bind_022_a_counter_may_come_after_peers<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    for before in 0..4 {
+        for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
+            let counter = Arc::new(Counter::new());
+            let mut region = domain.register(memory, ALL).expect("a region");
+            (0..before).for_each(|_| _ = write_all(&mesh, region.remote()));
+            region.count(&counter).expect("a counter");
+            assert_eq!(counter.value(), 0);
+            let mut written = 0;
+            for _ in 0..3 {
+                written += write_all(&mesh, region.remote());
+            }
+            counts(&mesh, &counter, written);
+            let mut there = vec![0; LEN];
+            region.read(8, &mut there[8..]);
+            same(&there[8..], &content(1, LEN)[8..], "what was written");
+            region.close().expect("nobody is at it");
+        }
+    }
+}
+
+/// Another endpoint of a domain, which knows itself.
+fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
+    let vector = domain.address_vector().build().expect("a vector");
+    let endpoint = domain.endpoint().region_counters(false).vector(&vector).bind(mesh.fabric.address());
+    let endpoint = endpoint.expect("an endpoint");
+    vector.insert(endpoint.address()).expect("an address");
+    Station { endpoint, vector, domain: domain.clone() }
+}
+
+/// Of two endpoints of a domain one does not count for regions: what comes through that is not counted.
+pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    let plain = another(&mesh, domain);
+    let (writer, peer) = match F::ALONE {
+        true => (&plain.endpoint, PeerAddress(0)),
+        false => (mesh.endpoint(0), mesh.station(0).vector.insert(plain.endpoint.address()).expect("an address")),
+    };
+    for memory in [Buffer::from(vec![0; LEN]), Buffer::from(domain.allocate(LEN).expect("memory"))] {
+        let counter = Arc::new(Counter::new());
+        let region = domain.registration(ALL).counter(&counter).own(memory).expect("a region");
+        let mut written = 0;
+        for len in [8, 3000, LEN, 8, 3000, LEN] {
+            let write = writer.write(peer, content(2, len), region.remote().slice(0..len as u64));
+            let write = write.start().expect("room");
+            mesh.until(|| {
+                plain.endpoint.progress();
+                write.is_ready().then_some(())
+            });
+            write.wait().expect("a write");
+            (0..30).for_each(|_| _ = plain.endpoint.progress());
+            counts(&mesh, &counter, written);
+            written += write_all(&mesh, region.remote());
+            counts(&mesh, &counter, written);
+        }
+    }
+}
+
+/// Counters that are bound to an endpoint once it is open count what ends from then on; a kind has one counter.
+pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Fabric>() {
+    for connected in [false, true] {
+        let mesh = Mesh::<F>::new(2);
+        if connected {
+            mesh.connect();
+        }
+        let counters: [Arc<Counter>; 6] = std::array::from_fn(|_| Arc::default());
+        let (begins, is_reached) = (mesh.endpoint(0), mesh.endpoint(1));
+        for (at, kind) in [Counted::SENDS, Counted::READS, Counted::WRITES].into_iter().enumerate() {
+            begins.count(kind, &counters[at]).expect("a counter");
+            let taken = begins.count(kind | Counted::all(), &counters[at]).expect_err("it has one");
+            assert!(matches!(taken, PostError::HasCounter(_)) && taken.errno() == libc::EINVAL, "{taken}");
+        }
+        for (at, kind) in [Counted::RECEIVES, Counted::REMOTE_READS, Counted::REMOTE_WRITES].into_iter().enumerate() {
+            is_reached.count(kind, &counters[3 + at]).expect("a counter");
+        }
+        mesh.turns(30);
+        let memory = Memory::content(1, 3000);
+        for tag in 0..5 {
+            mesh.receive(1, Receive::into(Memory::blank(3000)).tag(tag, 0));
+            mesh.done(mesh.send(0, 1, Send::of(memory).tag(tag)));
+        }
+        let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
+        for _ in 0..4 {
+            mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
+            mesh.done(mesh.read(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
+        }
+        mesh.done(mesh.write(0, 1, memory.segments(), &[region.remote().slice(0..3000)]));
+        for (counter, value) in counters.iter().zip([5, 4, 5, 5, 4, 5]) {
+            counts(&mesh, counter, value);
+        }
+        assert!(counters.iter().all(|counter| counter.read_error() == 0));
+    }
+}
+
+/// The largest threshold is one as any other, for what counts successes and for what counts failures too.
+pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(0).domain;
+    for threshold in [u64::MAX - 1, u64::MAX] {
+        let [trigger, count] = [(); 2].map(|()| Counter::new());
+        domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
+        trigger.set(threshold - 1);
+        assert_eq!(count.value(), 0, "begun below its threshold");
+        trigger.add(1);
+        assert_eq!(count.value(), 1, "not begun at {threshold:#x}");
+        domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
+        assert_eq!(count.value(), 2, "reached already");
+        trigger.set(threshold - 1);
+        domain.defer_add(&count, 1, (&trigger, threshold)).expect("queued");
+        assert_eq!(count.value(), 2);
+        trigger.add_error(9);
+        assert_eq!(count.value(), 3, "failures count");
+        assert!(!trigger.has_work());
+        // A triggered send, by successes alone.
+        let trigger = Counter::new();
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)).tag(threshold, 0));
+        let send = mesh.endpoint(0).tagged_send(mesh.peer(1), threshold, vec![1; 8]).when(&trigger, threshold);
+        let send = send.start().expect("room");
+        trigger.set(threshold - 1);
+        mesh.turns(30);
+        assert!(!send.is_ready());
+        trigger.add(1);
+        mesh.done(received);
+        mesh.finish(send).expect("it began");
+    }
+}
+
+/// One name in differently named domains names different vectors.
+pub fn av_060_vectors_are_shared_within_domains_of_one_name<F: Fabric>() {
+    let mesh = Mesh::<F>::new(1);
+    let domain = &mesh.station(0).domain;
+    let name = format!("percale-test-{}-{}", std::process::id(), crate::random::seed());
+    let vector = |of: &str| domain.address_vector().name(&name).domain(of);
+    let first = vector("one").build().expect("a vector");
+    first.insert("127.0.0.1:7000").expect("an address");
+    assert!(vector("other").read_only().build().is_err(), "another domain's vector was found");
+    let other = vector("other").build().expect("a vector");
+    assert_eq!(other.insert("127.0.0.1:7001").expect("an address"), PeerAddress(0));
+    let same = vector("one").read_only().build().expect("it is there");
+    assert_eq!(same.lookup(PeerAddress(0)).map(|address| address.port()), Some(7000));
+}

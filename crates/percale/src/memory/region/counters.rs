@@ -1,0 +1,61 @@
+//! The counters of a region (fi_mr(3), fi_mr_bind): each counts what peers write.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use crate::completion::counter::Counter;
+
+/// See the module. Counters are added and never taken away. The first is found without a lock: mostly there is no other.
+#[derive(Debug, Default)]
+pub(crate) struct RegionCounters {
+    first: OnceLock<Arc<Counter>>,
+    others: RwLock<Vec<Arc<Counter>>>,
+}
+
+impl RegionCounters {
+    /// These, each once.
+    pub(super) fn of(counters: &[Arc<Counter>]) -> Self {
+        let made = Self::default();
+        counters.iter().for_each(|counter| made.add(counter));
+        made
+    }
+
+    /// One more, unless it is there.
+    pub(super) fn add(&self, counter: &Arc<Counter>) {
+        let first = self.first.get_or_init(|| Arc::clone(counter));
+        if first.is_same(counter) {
+            return;
+        }
+        let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
+        if !others.iter().any(|other| other.is_same(counter)) {
+            others.push(Arc::clone(counter));
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.get().is_none()
+    }
+
+    /// Does something with each. No lock is held meanwhile: what counts may begin operations.
+    pub(crate) fn each(&self, mut then: impl FnMut(&Arc<Counter>)) {
+        let Some(first) = self.first.get() else { return };
+        then(first);
+        // The lock ends with this line.
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner).clone();
+        others.iter().for_each(then);
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn have(&self, counter: &Arc<Counter>) -> bool {
+        let Some(first) = self.first.get() else { return false };
+        let others = || self.others.read().unwrap_or_else(PoisonError::into_inner);
+        first.is_same(counter) || others().iter().any(|other| other.is_same(counter))
+    }
+}
+
+impl Clone for RegionCounters {
+    fn clone(&self) -> Self {
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { first: self.first.clone(), others: RwLock::new(others) }
+    }
+}
