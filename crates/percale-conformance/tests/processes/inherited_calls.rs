@@ -64,6 +64,8 @@ macro_rules! endpoint_calls {
         case(concat!($who, ": cancel"), || !endpoint.cancel(1));
         case(concat!($who, ": inject"), || endpoint.inject(peer, b"child") == Err(PostError::Forked));
         case(concat!($who, ": describe_peers"), || endpoint.describe_peers().is_empty());
+        case(concat!($who, ": is_connected"), || !endpoint.is_connected(peer));
+        case(concat!($who, ": disconnect"), || !endpoint.disconnect(peer));
         case(concat!($who, ": naming_bytes"), || endpoint.naming_bytes() == 0);
         case(concat!($who, ": has_receives"), || !endpoint.has_receives());
         case(concat!($who, ": send"), || endpoint.send(peer, vec![1]).wait().is_err());

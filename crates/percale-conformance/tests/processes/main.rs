@@ -8,6 +8,7 @@ mod connected;
 mod contexts;
 mod cut;
 mod denied;
+mod disconnect;
 mod discovery;
 mod endless;
 mod environment;

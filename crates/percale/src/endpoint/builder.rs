@@ -99,6 +99,7 @@ pub struct EndpointBuilder<'d> {
     events: Option<EventQueue>,
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
+    answer_only: bool,
     pub(super) authorization_key: Option<Vec<u8>>,
     shared_receive: Option<SharedReceive>,
     /// It is a context of a scalable endpoint.
@@ -142,6 +143,7 @@ impl<'d> EndpointBuilder<'d> {
             events,
             multi_minimum,
             answer_timeout,
+            answer_only: false,
             authorization_key: None,
             shared_receive: None,
             seat: None,
@@ -241,6 +243,15 @@ impl<'d> EndpointBuilder<'d> {
     /// [`connect_timeout`](crate::domain::DomainBuilder::connect_timeout).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
+        self
+    }
+
+    /// The endpoint makes no connections: it serves peers that connect to it, over the connections that they made. Operations to a
+    /// peer that is not connected fail with [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at
+    /// a peer ends when its connection does. So nothing that a peer says of its address makes this endpoint call there, except for
+    /// the question whether the peer's own call was made from that address.
+    pub const fn answer_only(mut self) -> Self {
+        self.answer_only = true;
         self
     }
 
@@ -422,7 +433,7 @@ impl<'d> EndpointBuilder<'d> {
             tcp.send_buffer = Some(bytes);
             tcp.receive_buffer = Some(bytes);
         }
-        let connector = Connector::Service { registration, mailbox, tcp };
+        let connector = Connector::Service { registration, mailbox, tcp, answer_only: self.answer_only };
         Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
     }
 }

@@ -162,6 +162,20 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.peers.naming_bytes())
     }
 
+    /// Whether the connection to a peer stands. A peer that connected and was not met at its address is no peer of that address.
+    #[must_use]
+    pub fn is_connected(&self, peer: PeerAddress) -> bool {
+        self.access.with(|engine| engine.is_connected(peer))
+    }
+
+    /// Ends the connection to a peer: operations under way to it fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed), receives that
+    /// are directed at it too, and what it sent and nobody has received is dropped. The peer notices. Whoever sends next connects anew.
+    /// Returns whether there was a connection to end: there is none to an endpoint itself, and those of connected endpoints are
+    /// [shut down](crate::endpoint::connection).
+    pub fn disconnect(&self, peer: PeerAddress) -> bool {
+        self.access.with(|engine| engine.disconnect(peer))
+    }
+
     /// How each connected peer is reached and why so, in words: for people, not for programs.
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {

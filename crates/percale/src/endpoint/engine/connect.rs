@@ -42,6 +42,8 @@ pub(crate) enum Connector {
         mailbox: Arc<Mailbox>,
         /// How sockets are set up.
         tcp: TcpOptions,
+        /// No connection is made: peers that are not connected cannot be reached.
+        answer_only: bool,
     },
     /// A simulated network.
     Sim(crate::transport::sim::Port),
@@ -146,6 +148,10 @@ impl Engine {
         peer.state = State::Connecting(attempt);
         let (address, context) = (peer.address, peer.context);
         match &mut self.connector {
+            // Reported like every other end of an attempt, when the caller is done with the slot.
+            Connector::Service { mailbox, answer_only: true, .. } => {
+                mailbox.post(Notice::Failed { attempt, error: ConnectError::AnswersOnly(address) });
+            }
             Connector::Service { registration, .. } => registration.connect_context(attempt, address, context),
             Connector::Sim(port) => port.connect(attempt, address, context),
             Connector::Closed => {}
@@ -407,6 +413,23 @@ impl Engine {
         }
     }
 
+    /// Whether the connection to a peer stands.
+    pub(crate) fn is_connected(&mut self, peer: PeerAddress) -> bool {
+        self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).state == State::Up)
+    }
+
+    /// Ends the connection to a peer at this side's wish. Whether there was one.
+    pub(crate) fn disconnect(&mut self, peer: PeerAddress) -> bool {
+        let Ok(slot) = self.core.peers.resolve(peer) else { return false };
+        // An endpoint's connection to itself is there as long as the endpoint.
+        let own = matches!(self.links.get(slot as usize), Some(Some(AnyLink::Loopback(_))));
+        let up = self.role.is_none() && !own && self.core.peers.get(slot).state == State::Up;
+        if up {
+            self.down(slot, &Broken::Closed);
+        }
+        up
+    }
+
     /// Handles what a simulated network reported.
     fn sim_notice(&mut self, notice: SimNotice) {
         match notice {
@@ -486,7 +509,7 @@ fn connect_code(error: &ConnectError) -> ErrorCode {
         ConnectError::Authorization => ErrorCode::Denied,
         ConnectError::Protocol(_) | ConnectError::Version { .. } => ErrorCode::Protocol,
         ConnectError::Closed(_) => ErrorCode::PeerDied,
-        ConnectError::NoTransport(_) => ErrorCode::NotConnected,
+        ConnectError::NoTransport(_) | ConnectError::AnswersOnly(_) => ErrorCode::NotConnected,
         ConnectError::Descriptors { .. } => ErrorCode::NoDescriptors,
         _ => ErrorCode::Io,
     }

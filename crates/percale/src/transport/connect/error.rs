@@ -69,6 +69,9 @@ pub enum ConnectError {
     /// The peer closed the connection while it was being made.
     #[error("{0} closed the connection while it was being made: see what the peer reports")]
     Closed(SocketAddr),
+    /// This endpoint makes no connections.
+    #[error("{0} is not connected, and this endpoint only answers: wait until the peer connects")]
+    AnswersOnly(SocketAddr),
     /// The peer sent what no percale sends.
     #[error("the peer broke the protocol ({0}): is that address really a percale endpoint?")]
     Protocol(String),
@@ -89,6 +92,7 @@ impl ConnectError {
             Self::Version { .. } => libc::ENOPROTOOPT,
             Self::Descriptors { .. } => libc::EMFILE,
             Self::NoTransport(_) => libc::EOPNOTSUPP,
+            Self::AnswersOnly(_) => libc::ENOTCONN,
             Self::Closed(_) => libc::ECONNRESET,
             Self::Protocol(_) => libc::EREMOTEIO,
             Self::System(_, errno) => *errno,

@@ -225,7 +225,7 @@ impl Mailbox {
     }
 
     /// Puts one in and wakes the owner.
-    pub(super) fn post(&self, notice: Notice) {
+    pub(crate) fn post(&self, notice: Notice) {
         {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             if matches!(notice, Notice::TurnedAway { .. }) {

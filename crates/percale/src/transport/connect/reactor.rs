@@ -54,6 +54,13 @@ const UNPROVEN: usize = 1024;
 /// How many calls are taken at one wake-up, so that timers get their turn.
 const BATCH: usize = 64;
 
+/// So many, and no more than this part of the descriptors that the process may have: what strangers hold leaves room for what the
+/// application opens. Asked each time, for the limit can change.
+fn at_most(count: usize, part: u64) -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    descriptors.map_or(count, |most| count.min(usize::try_from(most / part).unwrap_or(count))).max(1)
+}
+
 /// How often local peers are looked at that gave no sign.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -416,7 +423,8 @@ impl Reactor {
     fn make_room(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         endpoint.uncounted += 1;
-        if endpoint.uncounted < BATCH {
+        let batch = at_most(BATCH, 16);
+        if endpoint.uncounted < batch {
             return;
         }
         endpoint.uncounted = 0;
@@ -428,7 +436,8 @@ impl Reactor {
                 silent.push(*number);
             }
         }
-        for (callers, most) in [(&mut silent, HALF_OPEN - BATCH), (&mut all, UNFINISHED - BATCH)] {
+        for (callers, most) in [(&mut silent, at_most(HALF_OPEN, 4)), (&mut all, at_most(UNFINISHED, 2))] {
+            let most = most.saturating_sub(batch);
             if let Some(surplus) = callers.len().checked_sub(most).filter(|surplus| *surplus > 0) {
                 callers.select_nth_unstable(surplus - 1);
                 callers[..surplus].iter().for_each(|number| self.forget_setup(*number));
@@ -455,14 +464,15 @@ impl Reactor {
     pub(super) fn limit_unproven(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         // One has come, so one goes.
-        if let Some(serial) = endpoint.opened.mailbox.retract_oldest(UNPROVEN) {
+        let most = at_most(UNPROVEN, 4);
+        if let Some(serial) = endpoint.opened.mailbox.retract_oldest(most) {
             return self.drop_unproven(id, serial, false);
         }
         if matches!(endpoint.opened.naming, Naming::None) {
             return; // Its owner knows whom it needs.
         }
         let unproven = || endpoint.held.values().filter(|held| held.at.is_none()).map(|held| held.serial);
-        if unproven().count() > UNPROVEN
+        if unproven().count() > most
             && let Some(oldest) = unproven().min()
         {
             let seen = !endpoint.opened.mailbox.retract(oldest);
@@ -497,7 +507,7 @@ impl Reactor {
             }
             let callers = self.callers.iter().filter(|(_, caller)| caller.endpoint == id);
             let callers: Vec<u64> = callers.map(|(id, _)| *id).collect();
-            if callers.len() >= HALF_OPEN
+            if callers.len() >= at_most(HALF_OPEN, 4)
                 && let Some(oldest) = callers.into_iter().min()
             {
                 self.callers.remove(&oldest);
