@@ -27,7 +27,7 @@ pub(crate) enum Subcommand {
     },
     /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best; or what triggers, collectives,
     /// addresses, windows or registering memory cost
-    Perf(PerfArgs),
+    Perf(Box<PerfArgs>),
     /// Let others copy files from, or to, a directory
     Serve(ServeArgs),
     /// Copy a file from or to a machine where `percale serve` runs
@@ -109,8 +109,11 @@ pub(crate) struct PerfArgs {
     #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) host: Option<String>,
     /// Wait here for measurements from other machines, for example 0.0.0.0:7471
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "host", exclusive = true, value_parser = host_and_port)]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
+    /// Between machines: measure only with who has the same key, the bytes of this file, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authorization_key: Option<PathBuf>,
     /// Operations [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     pub(crate) op: Vec<Operation>,
@@ -180,8 +183,11 @@ pub(crate) struct PerfArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Clients read the files from this process's memory, or write them there (`percale cp`). Only regular files below DIR are \
-opened; symbolic links may not lead out of it. A file that is written has the name FILE.percale-part until it is \
-complete. Nothing is encrypted, and without a key whoever reaches the port may copy.
+opened; symbolic links may not lead out of it. A file that is written lies in the directory .percale-parts beside its \
+final place until it is complete, where no client reaches it. It is permanent, under its name, when the client is told so. \
+Nothing is encrypted, and without a key whoever reaches the port may copy.
+
+There is a place for 64 clients. If all are taken a newcomer gets that of one who is idle.
 
 Exit codes: 1 failed, 2 bad usage; otherwise it serves until it is interrupted.")]
 pub(crate) struct ServeArgs {
@@ -206,11 +212,15 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 One of SRC and DST is HOST:PORT/PATH, where PATH is below the directory that is served there; the other is a local \
-file (write ./a:1/b if it looks like the former). Permissions are kept. Until it is complete the copy has the name \
-DST.percale-part; a copy that was interrupted goes on from there when it is repeated, as far as both sides have the same.
+file (write ./a:1/b if it looks like the former). Permissions are kept as far as the umask of the side that writes lets them. \
+Until it is complete the copy lies in .percale-parts beside DST; a copy that was interrupted goes on from there when it is \
+repeated, as far as both sides have the same on their disks. When percale cp says that it copied, the copy is permanent \
+under its name (fsync of the file and of its directory).
 
 Both sides compute checksums of what they read or write, and compare them. The whole file's, blake3 in the output of \
---json, is what b3sum tells of it.
+--json, is what b3sum tells of it. A source that is changed while it is copied is an error: its change time is compared, and \
+where stores through a mapping do not move that, as on tmpfs, its content is read again. What cannot be seen: content that \
+changed and changed back between two looks, and what other hosts do to a file of a network file system.
 
 Exit codes: 0 copied, 1 failed, 2 bad usage.")]
 pub(crate) struct CpArgs {

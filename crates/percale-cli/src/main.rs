@@ -19,6 +19,7 @@ mod perf;
 mod plot;
 mod row;
 mod serve;
+mod signals;
 mod statistics;
 mod subject;
 mod table;
@@ -28,6 +29,7 @@ mod units;
 mod worker;
 
 fn main() -> ExitCode {
+    signals::ignore_file_size();
     // Bad usage ends here, with clap's message and exit code 2.
     let args = Args::parse();
     let done = match &args.subcommand {
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("percale: {error}");
+            eprintln!("percale: {}", transfer::visible::lines(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

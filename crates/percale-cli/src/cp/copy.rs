@@ -76,10 +76,8 @@ impl Copy<'_> {
     pub(super) fn download(&mut self, first: u64) -> Result<Digest> {
         let (server, all) = (self.server, blocks::count(self.size));
         let mut next = first;
-        // What was asked to be where.
-        let mut asked: Vec<Option<u64>> = vec![None; self.slots.len()];
-        for (slot, asked) in asked.iter_mut().enumerate() {
-            *asked = self.fill(slot, &mut next)?;
+        for slot in 0..self.slots.len() {
+            self.fill(slot, &mut next)?;
         }
         let (mut left, mut moving, mut awaited) = (all - first, VecDeque::new(), None);
         while left > 0 || !moving.is_empty() {
@@ -88,11 +86,11 @@ impl Copy<'_> {
             }
             // While there is anything to read, it is begun; else the oldest read is waited for.
             if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
-                let (block, slot, digest) = match reply.take()? {
-                    Reply::Filled { block, slot, digest } if asked.get(slot) == Some(&Some(block)) => {
-                        (block, slot, digest)
-                    }
-                    other => return Err(unexpected(&other)),
+                // Each answers one request, so no block comes twice and no slot is read while it is filled.
+                let (block, slot, digest) = match server.reply(reply)? {
+                    Some(Reply::Filled { block, slot, digest }) => (block, slot, digest),
+                    Some(other) => return Err(unexpected(&other)),
+                    None => continue,
                 };
                 // The server's slots are fewer than the buffers, so waiting for one cannot last.
                 let buffer = loop {
@@ -104,8 +102,8 @@ impl Copy<'_> {
                 moving.push_back((server.read(self.slot(slot, block)?, buffer)?, block, slot, digest));
                 left -= 1;
             } else if let Some((read, block, slot, digest)) = moving.pop_front() {
-                let buffer = read.wait()?;
-                asked[slot] = self.fill(slot, &mut next)?;
+                let buffer = read.wait().map_err(|error| server.explain(error, awaited.take()))?;
+                self.fill(slot, &mut next)?;
                 self.progress.moved(buffer.len() as u64);
                 self.file.save(block, buffer, digest);
             }
@@ -113,18 +111,17 @@ impl Copy<'_> {
         while self.file.pending > 0 {
             self.saved()?;
         }
-        Ok(self.file.digest())
+        self.file.digest()
     }
 
     /// Asks for the next block, if there is one.
-    fn fill(&self, slot: usize, next: &mut u64) -> Result<Option<u64>> {
+    fn fill(&self, slot: usize, next: &mut u64) -> Result<()> {
         let block = *next;
-        if block >= blocks::count(self.size) {
-            return Ok(None);
+        if block < blocks::count(self.size) {
+            self.server.ask(&Request::Fill { block, slot })?;
+            *next += 1;
         }
-        self.server.ask(&Request::Fill { block, slot })?;
-        *next += 1;
-        Ok(Some(block))
+        Ok(())
     }
 
     /// Waits until a block is written here.
@@ -140,7 +137,8 @@ impl Copy<'_> {
         let (server, all) = (self.server, blocks::count(self.size));
         let (mut next, mut left, mut moving) = (first, all - first, VecDeque::new());
         let mut free: Vec<usize> = (0..self.slots.len()).collect();
-        let mut asked: BTreeMap<usize, u64> = BTreeMap::new();
+        // Blocks that the server has not stored yet.
+        let mut storing = 0;
         while left > 0 || !moving.is_empty() {
             while next < all && self.file.load(next) {
                 next += 1;
@@ -155,41 +153,41 @@ impl Copy<'_> {
                     None => {
                         // The server has all there is to be stored before it is waited for.
                         while !moving.is_empty() {
-                            self.written(&mut moving, &mut asked)?;
+                            self.written(&mut moving, &mut storing)?;
                         }
-                        self.stored(&mut asked)?
+                        self.stored(&mut storing)?
                     }
                 };
                 let write = server.write(done.buffer, self.slot(slot, done.block)?)?;
                 moving.push_back(Written { write, block: done.block, slot, digest: done.digest });
                 left -= 1;
             } else {
-                self.written(&mut moving, &mut asked)?;
+                self.written(&mut moving, &mut storing)?;
             }
         }
-        while !asked.is_empty() {
-            self.stored(&mut asked)?;
+        while storing > 0 {
+            self.stored(&mut storing)?;
         }
-        Ok(self.file.digest())
+        self.file.digest()
     }
 
     /// Waits until the oldest write is there, and has it stored.
-    fn written(&mut self, moving: &mut VecDeque<Written<'_>>, asked: &mut BTreeMap<usize, u64>) -> Result<()> {
+    fn written(&mut self, moving: &mut VecDeque<Written<'_>>, storing: &mut usize) -> Result<()> {
         let Some(Written { write, block, slot, digest }) = moving.pop_front() else { return Ok(()) };
-        let buffer = write.wait()?;
+        let buffer = write.wait().map_err(|error| self.server.explain(error, None))?;
         self.progress.moved(buffer.len() as u64);
         self.file.give_back(buffer);
         self.server.ask(&Request::Store { block, slot, digest })?;
-        asked.insert(slot, block);
+        *storing += 1;
         self.file.note(block, digest);
         Ok(())
     }
 
     /// Waits until the server has stored a block; which slot is free again.
-    fn stored(&self, asked: &mut BTreeMap<usize, u64>) -> Result<usize> {
+    fn stored(&self, storing: &mut usize) -> Result<usize> {
         match self.server.next()? {
-            Reply::Stored { block, slot } if asked.get(&slot) == Some(&block) => {
-                asked.remove(&slot);
+            Reply::Stored { slot, .. } => {
+                *storing -= 1;
                 Ok(slot)
             }
             other => Err(unexpected(&other)),

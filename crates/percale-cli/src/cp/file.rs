@@ -126,9 +126,29 @@ impl LocalFile {
         self.digests.insert(block, digest);
     }
 
-    /// The checksum of the whole file.
-    pub(super) fn digest(&self) -> Digest {
-        blocks::whole(self.digests.values())
+    /// The checksum of the whole file, of which the copy has all blocks.
+    pub(super) fn digest(&self) -> Result<Digest> {
+        let all = blocks::count(self.size);
+        blocks::complete(self.size, &self.digests)
+            .map_err(|have| Failure::Protocol(format!("only {have} of {all} blocks were copied")))
+    }
+
+    /// Reads all blocks again, and compares them with what the copy has.
+    pub(super) fn look_again(&mut self, what: &str) -> Result<()> {
+        let all = blocks::count(self.size);
+        let (mut next, mut left) = (0, all);
+        while left > 0 {
+            while next < all && self.pending < 2 * THREADS {
+                self.hash(next);
+                next += 1;
+            }
+            let done = self.next(what)?;
+            if self.digests.get(&done.block) != Some(&done.digest) {
+                return Err(Failure::system(what.to_owned())(blocks::changed()));
+            }
+            left -= 1;
+        }
+        Ok(())
     }
 }
 

@@ -3,11 +3,11 @@
 //! One thread asks and moves blocks, reading the server's memory or writing it; others read, write and hash the local file.
 //! [`place`]: which side is which; [`server`]: the connection; [`mod@file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
 
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::fs::{CWD, Mode, OFlags};
 use serde::Serialize;
 
 use crate::args::CpArgs;
@@ -16,7 +16,9 @@ use crate::perf::print_line;
 use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::key;
 use crate::transfer::part::Part;
+use crate::transfer::path::ServedPath;
 use crate::transfer::protocol::{Reply, Request, SLOTS, Slot};
+use crate::transfer::source::Source;
 use crate::units;
 use copy::Copy;
 use file::LocalFile;
@@ -48,16 +50,18 @@ struct Outcome {
 /// Runs the subcommand.
 pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let start = Instant::now();
+    // Before there is any other thread.
+    let umask = crate::transfer::umask();
     let connect = |address: &str| {
         let key = args.authorization_key.as_deref().map(key::read).transpose()?;
         Server::connect(address, key, args.transport)
     };
     let (bytes, resumed, digest) = match (Place::of(&args.source), Place::of(&args.target)) {
-        (Place::There(address, path), Place::Here(target)) => download(&connect(&address)?, path, &target)?,
+        (Place::There(address, path), Place::Here(target)) => download(&connect(&address)?, path, &target, umask)?,
         (Place::Here(source), Place::There(address, path)) => {
             // What is wrong here is said before anybody is bothered.
-            let (source, metadata) = open_source(&source)?;
-            upload(&connect(&address)?, (&source, &metadata, &args.source.display().to_string()), path)?
+            let source = open_source(&source)?;
+            upload(&connect(&address)?, &source, args.source.display().to_string(), path)?
         }
         (Place::Here(_), Place::Here(_)) => {
             return Err(Failure::Usage("neither SRC nor DST is at a server (HOST:PORT/PATH)".into()));
@@ -89,8 +93,10 @@ struct Opened {
 }
 
 fn open(server: &Server, request: &Request) -> Result<Opened> {
-    server.ask(request)?;
-    match server.next()? {
+    match server.open(request)? {
+        Reply::Opened { size, .. } if size > i64::MAX as u64 => {
+            Err(Failure::Protocol(format!("a file of {size} bytes")))
+        }
         Reply::Opened { size, mode, held, slots } if (1..=SLOTS).contains(&slots.len()) || size == 0 => {
             Ok(Opened { size, mode, held, slots })
         }
@@ -99,7 +105,7 @@ fn open(server: &Server, request: &Request) -> Result<Opened> {
 }
 
 /// Copies from the server. The size, how much of it was there, the checksum.
-fn download(server: &Server, path: String, target: &Path) -> Result<(u64, u64, Digest)> {
+fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Result<(u64, u64, Digest)> {
     let name = target.display().to_string();
     let system = || Failure::system(name.clone());
     let opened = open(server, &Request::Get { path })?;
@@ -112,38 +118,30 @@ fn download(server: &Server, path: String, target: &Path) -> Result<(u64, u64, D
     let mut copy = begin(server, part.file(), &opened, name.clone())?;
     let agreed = copy.agree(held)?;
     let digest = copy.download(agreed)?;
-    server.finish(&Request::Finish { digest })?;
-    part.commit(opened.size, opened.mode).map_err(system())?;
+    server.finish(&Request::Finish { digest }, opened.size)?;
+    // Which permissions a file gets is this user's to say: the server's are taken as far as the mask lets them.
+    part.commit(opened.size, opened.mode & !umask).map_err(system())?;
     Ok((opened.size, agreed * BLOCK, digest))
 }
 
-fn open_source(source: &Path) -> Result<(File, Metadata)> {
-    let name = source.display().to_string();
-    // NONBLOCK: opening a pipe would wait for a writer.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(source);
-    let file = file.map_err(Failure::system(name.clone()))?;
-    let metadata = file.metadata().map_err(Failure::system(name.clone()))?;
-    let wrong = |why: &str| Failure::System { what: name, source: std::io::Error::other(why) };
-    match metadata.file_type() {
-        kind if kind.is_file() => Ok((file, metadata)),
-        kind if kind.is_dir() => Err(wrong("it is a directory; only files are copied")),
-        _ => Err(wrong("it is no regular file")),
-    }
+fn open_source(source: &Path) -> Result<Source> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, source, flags, Mode::empty()).map_err(std::io::Error::from);
+    opened.and_then(|path| Source::open(&path)).map_err(Failure::system(source.display().to_string()))
 }
 
 /// Copies to the server, as `download` from it.
-fn upload(server: &Server, source: (&File, &Metadata, &str), path: String) -> Result<(u64, u64, Digest)> {
-    let (file, metadata, name) = source;
-    let size = metadata.len();
-    let opened = open(server, &Request::Put { path, size, mode: metadata.mode() & 0o777 })?;
-    if opened.size != size {
-        return Err(Failure::Protocol(format!("a file of {} bytes", opened.size)));
-    }
-    let mut copy = begin(server, file, &opened, name.to_owned())?;
+fn upload(server: &Server, source: &Source, name: String, path: ServedPath) -> Result<(u64, u64, Digest)> {
+    let size = source.size();
+    let opened = open(server, &Request::Put { path, size, mode: source.mode() })?;
+    let mut copy = begin(server, source.file(), &opened, name.clone())?;
     let agreed = copy.agree(opened.held)?;
     let digest = copy.upload(agreed)?;
-    blocks::unchanged(file, metadata).map_err(Failure::system(name))?;
-    server.finish(&Request::Finish { digest })?;
+    if source.needs_second_look() {
+        copy.file.look_again(&name)?;
+    }
+    source.unchanged().map_err(Failure::system(name))?;
+    server.finish(&Request::Finish { digest }, size)?;
     Ok((size, agreed * BLOCK, digest))
 }
 

@@ -3,24 +3,29 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use crate::transfer::path::ServedPath;
+
 /// A file's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On this machine.
     Here(PathBuf),
     /// At a server: `HOST:PORT`, and the path there.
-    There(String, String),
+    There(String, ServedPath),
 }
 
 impl Place {
     /// Reads an argument: `HOST:PORT/PATH`, `[IPv6]:PORT/PATH`, or else a local path.
     pub(super) fn of(argument: &OsStr) -> Self {
-        let remote = argument.to_str().and_then(|text| {
-            let (address, path) = text.split_once('/')?;
+        let bytes = argument.as_encoded_bytes();
+        let slash = bytes.iter().position(|&byte| byte == b'/');
+        let remote = slash.and_then(|at| {
+            let address = std::str::from_utf8(&bytes[..at]).ok()?;
+            let path = ServedPath::from(bytes[at + 1..].to_vec());
             let (host, port) = address.rsplit_once(':')?;
             let bracketed = host.starts_with('[') && host.ends_with(']');
             let sound = !host.is_empty() && (bracketed || !host.contains(':'));
-            (sound && port.parse::<u16>().is_ok()).then(|| Self::There(address.into(), path.into()))
+            (sound && port.parse::<u16>().is_ok()).then(|| Self::There(address.into(), path))
         });
         remote.unwrap_or_else(|| Self::Here(argument.into()))
     }
@@ -39,7 +44,8 @@ mod tests {
             ("h:1//etc", "h:1", "/etc"),
             ("h:1/", "h:1", ""),
         ] {
-            assert_eq!(Place::of(OsStr::new(text)), Place::There(address.into(), path.into()));
+            let there = Place::There(address.into(), ServedPath::from(path.as_bytes().to_vec()));
+            assert_eq!(Place::of(OsStr::new(text)), there);
         }
         for text in ["a", "a/b", "/a:1/b", "./a:1/b", "a:1", "a:b/c", ":1/c", "::1/c", "a:65536/c", ""] {
             assert_eq!(Place::of(OsStr::new(text)), Place::Here(text.into()));

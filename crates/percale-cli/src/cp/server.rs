@@ -1,7 +1,9 @@
-//! The connection to a server.
+//! The connection to a server. What the server sends is believed only as an answer to a request that was made, and once.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percale::endpoint::Owned;
 use percale::endpoint::safe::{Accessing, Receiving};
@@ -9,19 +11,75 @@ use percale::{Buffer, Endpoint, Info, PeerAddress, RemoteMemory};
 
 use crate::failure::{Failure, Result, percale};
 use crate::row::Transport;
-use crate::transfer::protocol::{LINE, PROTOCOL, Reply, Request, TAG};
+use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, PROTOCOL, Reply, Request, TAG};
+use crate::transfer::visible;
 
 /// How long an answer, or a block, may take: long enough for a busy disk, and a server that dies is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the server may take to make a large file permanent.
+/// How long the server may take to make a file permanent, or to look at it a second time; large ones have more.
 const PERMANENCE: Duration = Duration::from_secs(900);
+
+/// Bytes for which it has another second.
+const SLOW_DISK: u64 = 10_000_000;
+
+/// How long, and how often, a file is tried that another copy has: one whose process was killed ends at once, but is noticed later.
+const UNDER_WAY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How long an error may take to arrive that explains another.
+const EXPLAINING: Duration = Duration::from_secs(1);
 
 /// A server that welcomed us.
 #[derive(Debug)]
 pub(super) struct Server {
     endpoint: Endpoint,
     peer: PeerAddress,
+    asked: RefCell<Requests>,
+}
+
+/// Requests by number.
+#[derive(Debug)]
+struct Requests {
+    /// The first number. Drawn at random: answers to another process that had our address have other numbers.
+    first: u64,
+    next: u64,
+    /// Those that were not answered.
+    open: BTreeMap<u64, Request>,
+}
+
+impl Requests {
+    fn new() -> Result<Self> {
+        let mut bytes = [0; 8];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .map_err(Failure::system("drawing a random number"))?;
+        // Far from the greeting's number and from the end.
+        let first = u64::from_ne_bytes(bytes) >> 2 | 1 << 61;
+        Ok(Self { first, next: first, open: BTreeMap::new() })
+    }
+
+    /// A number for a request.
+    fn add(&mut self, request: &Request) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.open.insert(number, request.clone());
+        number
+    }
+
+    /// The reply, if it answers a request; `None` if it answers nobody here.
+    fn take(&mut self, answered: Answered) -> Result<Option<Reply>> {
+        let Answered { number, reply } = answered;
+        match self.open.remove(&number) {
+            Some(request) if reply.answers(&request) => Ok(Some(reply)),
+            Some(_) => Err(unexpected(&reply)),
+            None if (self.first..self.next).contains(&number) => {
+                Err(Failure::Protocol(format!("a second answer to one request: {}", short(&reply))))
+            }
+            // About no request in particular.
+            None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
+            None => Ok(None),
+        }
+    }
 }
 
 impl Server {
@@ -42,7 +100,8 @@ impl Server {
         let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
         let peer = vector.insert(target).map_err(percale("using the server's address"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.to_string());
-        let server = Self { endpoint: endpoint.map_err(percale("opening an endpoint"))?, peer };
+        let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
+        let server = Self { endpoint, peer, asked: RefCell::new(Requests::new()?) };
         match server.greet() {
             Ok(PROTOCOL) => Ok(server),
             Ok(version) => Err(Failure::Protocol(format!("it speaks version {version}"))),
@@ -55,27 +114,30 @@ impl Server {
 
     /// Waits to be welcomed. Which version the server speaks.
     fn greet(&self) -> Result<u32> {
-        self.ask(&Request::Hello)?;
+        // The message makes the connection, which is what is answered.
+        self.send(GREETING, Request::Hello)?;
+        let start = Instant::now();
         loop {
-            match self.next() {
-                Ok(Reply::Welcome { protocol }) => return Ok(protocol),
+            match self.listen()?.message(PATIENCE.saturating_sub(start.elapsed()))? {
+                Answered { number: GREETING, reply: Reply::Welcome { protocol } } => return Ok(protocol),
+                Answered { number: GREETING, reply: Reply::Failed { why, .. } } => return Err(refused(&why)),
                 // Answers to somebody who had our address before.
-                Ok(_) | Err(Failure::Server(_)) => {}
-                Err(error) => return Err(error),
+                _ => {}
             }
         }
     }
 
-    /// Sends a request.
-    pub(super) fn ask(&self, request: &Request) -> Result<()> {
-        let bytes = serde_json::to_vec(request).map_err(Failure::system("writing JSON"))?;
+    fn send(&self, number: u64, request: Request) -> Result<()> {
+        let bytes = serde_json::to_vec(&Asked { number, request }).map_err(Failure::system("writing JSON"))?;
         let sent = self.endpoint.tagged_send(self.peer, TAG, bytes).start();
         sent.and_then(|sending| sending.wait_for(PATIENCE)).map_err(percale("asking the server"))?;
         Ok(())
     }
 
-    fn next_within(&self, patience: Duration) -> Result<Reply> {
-        self.listen()?.wait(patience)
+    /// Sends a request.
+    pub(super) fn ask(&self, request: &Request) -> Result<()> {
+        let number = self.asked.borrow_mut().add(request);
+        self.send(number, request.clone())
     }
 
     /// Listens for the next reply.
@@ -84,18 +146,72 @@ impl Server {
         Ok(Awaited(receiving.map_err(percale("waiting for the server"))?))
     }
 
-    /// Waits for the next reply; one that says that something failed is a failure here.
-    pub(super) fn next(&self) -> Result<Reply> {
-        self.next_within(PATIENCE)
+    /// What an awaited message answers; `None` if it answers nobody here. One that says that something failed is a failure here.
+    pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<Reply>> {
+        self.reply_within(awaited, PATIENCE)
     }
 
-    /// Ends the copy.
-    pub(super) fn finish(&self, request: &Request) -> Result<()> {
+    fn reply_within(&self, awaited: Awaited<'_>, patience: Duration) -> Result<Option<Reply>> {
+        match self.asked.borrow_mut().take(awaited.message(patience)?)? {
+            Some(Reply::Failed { why, again: false }) => Err(refused(&why)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn next_within(&self, patience: Duration) -> Result<Reply> {
+        let start = Instant::now();
+        loop {
+            if let Some(reply) = self.reply_within(self.listen()?, patience.saturating_sub(start.elapsed()))? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Waits for the next reply; one that says that something failed is a failure here.
+    pub(super) fn next(&self) -> Result<Reply> {
+        match self.next_within(PATIENCE)? {
+            Reply::Failed { why, .. } => Err(refused(&why)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Has a file opened; waits a little if another copy has it.
+    pub(super) fn open(&self, request: &Request) -> Result<Reply> {
+        let start = Instant::now();
+        loop {
+            self.ask(request)?;
+            match self.next_within(PATIENCE)? {
+                Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
+                Reply::Failed { why, .. } => return Err(refused(&why)),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Ends the copy of a file of `size` bytes.
+    pub(super) fn finish(&self, request: &Request, size: u64) -> Result<()> {
         self.ask(request)?;
-        match self.next_within(PERMANENCE)? {
+        match self.next_within(PERMANENCE + Duration::from_secs(size / SLOW_DISK))? {
             Reply::Finished => Ok(()),
+            Reply::Failed { why, .. } => Err(refused(&why)),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Why a block could not be moved: if the server has said that it gave the transfer up, that; its memory is gone then.
+    /// `awaited` is the reply that is listened for already.
+    pub(super) fn explain<'a>(&'a self, error: Failure, mut awaited: Option<Awaited<'a>>) -> Failure {
+        let start = Instant::now();
+        while let Some(left) = EXPLAINING.checked_sub(start.elapsed()) {
+            let next = awaited.take().map_or_else(|| self.listen(), Ok);
+            let answered = next.and_then(|awaited| awaited.message(left));
+            match answered {
+                Ok(Answered { reply: Reply::Failed { why, .. }, .. }) => return refused(&why),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        error
     }
 
     /// Begins to read from the server's memory; the buffer is as long as that.
@@ -119,18 +235,9 @@ impl Awaited<'_> {
         self.0.is_ready()
     }
 
-    /// Waits for it; one that says that something failed is a failure here.
-    pub(super) fn take(self) -> Result<Reply> {
-        self.wait(PATIENCE)
-    }
-
-    fn wait(self, patience: Duration) -> Result<Reply> {
+    fn message(self, patience: Duration) -> Result<Answered> {
         let message = self.0.wait_for(patience).map_err(percale("waiting for the server"))?.to_vec();
-        match serde_json::from_slice(&message) {
-            Ok(Reply::Failed { why }) => Err(Failure::Server(why)),
-            Ok(reply) => Ok(reply),
-            Err(error) => Err(Failure::Protocol(error.to_string())),
-        }
+        serde_json::from_slice(&message).map_err(|error| Failure::Protocol(error.to_string()))
     }
 }
 
@@ -147,9 +254,17 @@ impl Moving<'_> {
 
 /// A reply that was not to be.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
-    let mut text = format!("{reply:?}");
-    text.truncate(text.char_indices().nth(80).map_or(text.len(), |(at, _)| at));
-    Failure::Protocol(text)
+    Failure::Protocol(short(reply))
+}
+
+/// The beginning of a reply, for people.
+fn short(reply: &Reply) -> String {
+    visible::line(&format!("{reply:?}").chars().take(80).collect::<String>())
+}
+
+/// The server said no.
+fn refused(why: &str) -> Failure {
+    Failure::Server(visible::line(why))
 }
 
 /// The address of ours that traffic to `target` comes from, with any port. Nothing is sent.

@@ -1,20 +1,28 @@
 //! A client: what it asked for, and the answers.
+//!
+//! Each client has a thread that listens to it, and once it opens a file two to four that work for it. They wait for this client, for
+//! its files and for nothing else, and no other client waits for them. Its requests have one buffer, of the length of the longest
+//! request; its answers go over the connection that it made, or nowhere.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use percale::endpoint::safe::Cause;
 use percale::{Domain, PeerAddress, SharedEndpoint};
 
 use super::report::Report;
 use super::root::Root;
 use super::transfer::Transfer;
-use crate::transfer::protocol::{OUTSTANDING, PROTOCOL, Reply, Request, TAG};
+use crate::failure::{Failure, Result};
+use crate::transfer::path::ServedPath;
+use crate::transfer::pool::Pool;
+use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, OUTSTANDING, PROTOCOL, Reply, Request, TAG};
 
-/// How many transfers there may be at a time.
-const TRANSFERS: usize = 64;
+/// Threads of a client for disk and checksums, at most.
+const THREADS: usize = 4;
 
 /// How long a client may leave an answer waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,19 +35,10 @@ pub(super) struct Service {
     pub(super) root: Root,
     pub(super) writable: bool,
     pub(super) report: Report,
-    /// Transfers that are open.
-    transfers: AtomicUsize,
-}
-
-impl Service {
-    pub(super) fn new(
-        endpoint: SharedEndpoint,
-        domain: Domain,
-        (root, writable): (Root, bool),
-        report: Report,
-    ) -> Self {
-        Self { endpoint, domain, root, writable, report, transfers: AtomicUsize::new(0) }
-    }
+    /// Permissions that no file gets.
+    pub(super) umask: u32,
+    /// When it began: what [`Client::idle`] counts from.
+    pub(super) start: Instant,
 }
 
 /// A connected client.
@@ -48,44 +47,43 @@ pub(super) struct Client {
     service: Arc<Service>,
     peer: PeerAddress,
     address: SocketAddr,
-    transfer: Mutex<Option<Arc<Counted>>>,
+    work: Mutex<Work>,
     /// Requests that wait for their answers.
     outstanding: AtomicUsize,
+    /// Milliseconds from the service's start to its last request or answer.
+    active: AtomicU64,
     /// It does not take answers any more: what it asked for is not done.
     gone: AtomicBool,
 }
 
-/// A transfer, counted.
-#[derive(Debug)]
-struct Counted {
-    service: Arc<Service>,
-    transfer: Transfer,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.service.transfers.fetch_sub(1, Ordering::Relaxed);
-    }
+/// What is done for a client.
+#[derive(Debug, Default)]
+struct Work {
+    transfer: Option<Arc<Transfer>>,
+    pool: Option<Pool<Job>>,
 }
 
 /// Something to be done for a client.
 #[derive(Debug)]
-pub(super) struct Job {
+struct Job {
     client: Arc<Client>,
-    /// `None`: what it sent was no request.
-    request: Option<Request>,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.abandon();
-    }
+    asked: Asked,
 }
 
 impl Client {
-    pub(super) fn new(service: &Arc<Service>, peer: PeerAddress, address: SocketAddr) -> Arc<Self> {
-        let (service, transfer, outstanding) = (Arc::clone(service), Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { service, peer, address, transfer, outstanding, gone: AtomicBool::new(false) })
+    /// A client, with its thread.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(super) fn start(service: &Arc<Service>, peer: PeerAddress, address: SocketAddr) -> Result<Arc<Self>> {
+        let (service, work, outstanding) = (Arc::clone(service), Mutex::default(), AtomicUsize::new(0));
+        let (active, gone) = (AtomicU64::new(0), AtomicBool::new(false));
+        let client = Arc::new(Self { service, peer, address, work, outstanding, active, gone });
+        client.touch();
+        let listening = Arc::clone(&client);
+        let thread = std::thread::Builder::new().name("percale-client".into());
+        thread.spawn(move || listening.listen()).map_err(Failure::system("starting a thread"))?;
+        Ok(client)
     }
 
     /// Its number in the address vector.
@@ -93,121 +91,201 @@ impl Client {
         self.peer
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<Arc<Counted>>> {
-        self.transfer.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether nothing more is done for it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn touch(&self) {
+        let now = self.service.start.elapsed().as_millis();
+        self.active.store(now.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// For how long it has asked for nothing, and was owed nothing.
+    pub(super) fn idle(&self) -> Duration {
+        if self.outstanding.load(Ordering::Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        self.service.start.elapsed().saturating_sub(Duration::from_millis(self.active.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it has a file open.
+    pub(super) fn has_transfer(&self) -> bool {
+        self.work().transfer.is_some()
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes what is open: the client is gone.
     pub(super) fn abandon(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        if let Some(open) = self.open().take() {
-            self.service.report.left(self.address, &open.transfer);
+        let work = std::mem::take(&mut *self.work());
+        if let Some(transfer) = work.transfer {
+            self.service.report.left(self.address, &transfer);
         }
     }
 
-    /// What to do with a message; `None` if nothing: it is a greeting, which was answered when the client connected, or the
-    /// client asks for more than it may.
-    pub(super) fn job(self: &Arc<Self>, message: &[u8]) -> Option<Job> {
-        let request = serde_json::from_slice(message).ok();
-        if request == Some(Request::Hello) {
-            return None;
+    /// Ends the connection, and what is open.
+    pub(super) fn cut_off(&self, why: &str) {
+        if !self.gone.swap(true, Ordering::Relaxed) {
+            self.service.report.failed(self.address, &why);
+            self.service.endpoint.disconnect(self.peer);
+        }
+        self.abandon();
+    }
+
+    /// Its thread.
+    fn listen(self: Arc<Self>) {
+        let endpoint = &self.service.endpoint;
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        self.answer(GREETING, &Reply::Welcome { protocol: PROTOCOL });
+        while !self.is_gone() {
+            let receiving = endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
+            match receiving.and_then(percale::endpoint::safe::Receiving::wait) {
+                Ok(message) => self.take(&message.to_vec()),
+                Err(error) => {
+                    // A message that was longer than any request; the end of the connection otherwise, about which there is nothing to say.
+                    if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
+                        self.cut_off("it sent a message that is longer than any request");
+                    }
+                    break;
+                }
+            }
+        }
+        self.abandon();
+    }
+
+    /// Takes a message in: has a thread do what it asks for.
+    fn take(self: &Arc<Self>, message: &[u8]) {
+        self.touch();
+        let asked = serde_json::from_slice(message);
+        if matches!(asked, Ok(Asked { request: Request::Hello, .. })) {
+            return; // The connection itself was greeted.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
+            // It asks for more than it may: nobody is owed an answer to that.
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
-            return None;
+            return;
         }
-        Some(Job { client: Arc::clone(self), request })
-    }
-
-    /// To greet it, when it has connected.
-    pub(super) fn welcome(self: &Arc<Self>) -> Job {
-        self.outstanding.fetch_add(1, Ordering::Relaxed);
-        Job { client: Arc::clone(self), request: Some(Request::Hello) }
+        let Ok(asked) = asked else {
+            return self.fail(
+                GREETING,
+                &io::Error::other("this is no request that this version knows; are both of the same version?"),
+            );
+        };
+        let number = asked.number;
+        let mut work = self.work();
+        if self.is_gone() {
+            return;
+        }
+        let pool = match work.pool.take() {
+            Some(pool) => Ok(pool),
+            None => Pool::start(THREADS, Job::run),
+        };
+        match pool {
+            Ok(pool) => work.pool.insert(pool).give(Job { client: Arc::clone(self), asked }),
+            Err(error) => {
+                drop(work);
+                self.fail(number, &io::Error::other(error.to_string()));
+            }
+        }
     }
 
     /// Opens a file for it, in place of what it has open.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
         // What it had open must not be in the way of what it opens.
-        drop(self.open().take());
-        let service = &self.service;
-        if service.transfers.fetch_add(1, Ordering::Relaxed) >= TRANSFERS {
-            service.transfers.fetch_sub(1, Ordering::Relaxed);
-            return Err(io::Error::other(format!("there are {TRANSFERS} copies under way already; try again later")));
+        drop(self.work().transfer.take());
+        let transfer = open(&self.service)?;
+        let reply = transfer.opened()?;
+        let mut work = self.work();
+        if self.is_gone() {
+            return Err(io::ErrorKind::NotConnected.into());
         }
-        let transfer = open(service).inspect_err(|_| {
-            service.transfers.fetch_sub(1, Ordering::Relaxed);
-        })?;
-        let counted = Arc::new(Counted { service: Arc::clone(service), transfer });
-        let reply = counted.transfer.opened()?;
-        *self.open() = Some(counted);
+        work.transfer = Some(Arc::new(transfer));
         Ok(reply)
     }
 
     /// Does something with the open file.
     fn with(&self, work: impl FnOnce(&Transfer) -> io::Result<Reply>) -> io::Result<Reply> {
-        let open = self.open().clone().ok_or_else(|| io::Error::other("no file is open"))?;
-        work(&open.transfer)
+        let open = self.work().transfer.clone().ok_or_else(|| io::Error::other("no file is open"))?;
+        work(&open)
     }
 
-    fn answer(&self, request: Option<Request>, scratch: &mut [u8]) -> io::Result<Reply> {
-        let Some(request) = request else {
-            return Err(io::Error::other("this is no request that this version knows; are both of the same version?"));
-        };
+    fn execute(&self, request: Request, scratch: &mut [u8]) -> io::Result<Reply> {
+        let service = &self.service;
         match request {
             Request::Hello => Ok(Reply::Welcome { protocol: PROTOCOL }),
             Request::Get { path } => {
-                let named = |error| named(&path, error);
-                self.begin(|service| Transfer::get(&service.root, &service.domain, path.clone())).map_err(named)
+                let open = |service: &Service| Transfer::get(&service.root, &service.domain, path.clone());
+                self.begin(open).map_err(|error| named(&path, error))
             }
-            Request::Put { path, .. } if !self.service.writable => {
+            Request::Put { path, .. } if !service.writable => {
                 Err(named(&path, io::Error::other("this server is read-only (it was started without --writable)")))
             }
             Request::Put { path, size, mode } => {
-                let named = |error| named(&path, error);
-                let open =
-                    |service: &Service| Transfer::put(&service.root, &service.domain, path.clone(), size, mode & 0o777);
-                self.begin(open).map_err(named)
+                let mode = mode & 0o777 & !service.umask;
+                let open = |service: &Service| Transfer::put(&service.root, &service.domain, path.clone(), size, mode);
+                self.begin(open).map_err(|error| named(&path, error))
             }
             Request::Hash { block } => self.with(|file| file.hash(block, scratch)),
             Request::Fill { block, slot } => self.with(|file| file.fill(block, slot, scratch)),
             Request::Store { block, slot, digest } => self.with(|file| file.store(block, slot, digest, scratch)),
             Request::Finish { digest } => {
-                let reply = self.with(|file| file.finish(digest))?;
-                if let Some(done) = self.open().take() {
-                    self.service.report.done(self.address, &done.transfer);
+                let reply = self.with(|file| file.finish(digest, scratch))?;
+                let done = self.work().transfer.take();
+                if let Some(done) = done {
+                    service.report.done(self.address, &done);
                 }
                 Ok(reply)
             }
         }
     }
+
+    /// Says that something failed, which ends the transfer.
+    fn fail(&self, number: u64, error: &io::Error) {
+        self.service.report.failed(self.address, error);
+        drop(self.work().transfer.take());
+        let again = error.kind() == io::ErrorKind::WouldBlock;
+        self.answer(number, &Reply::Failed { why: error.to_string(), again });
+    }
+
+    /// Sends an answer.
+    fn answer(&self, number: u64, reply: &Reply) {
+        // Answers are plain data.
+        let Ok(bytes) = serde_json::to_vec(&Answered { number, reply: reply.clone() }) else { return };
+        let sending = self.service.endpoint.tagged_send(self.peer, TAG, bytes).start();
+        let sent = sending.and_then(|sending| sending.wait_for(PATIENCE));
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+        self.touch();
+        if sent.is_err() && !self.is_gone() {
+            // It is gone, or does not listen: nothing is kept for it.
+            self.cut_off("it does not take its answers");
+        }
+    }
 }
 
 /// An error with the file that it is about.
-fn named(path: &str, error: io::Error) -> io::Error {
-    io::Error::other(format!("{path:?}: {error}"))
+fn named(path: &ServedPath, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 impl Job {
     /// Does it, and answers.
-    pub(super) fn run(self, scratch: &mut [u8]) {
-        let Self { client, request } = self;
-        let (endpoint, report) = (&client.service.endpoint, &client.service.report);
-        let reply = match client.answer(request, scratch) {
-            _ if client.gone.load(Ordering::Relaxed) => return,
-            Ok(reply) => reply,
-            Err(error) => {
-                report.failed(client.address, &error);
-                drop(client.open().take());
-                Reply::Failed { why: error.to_string() }
-            }
-        };
-        // Replies are plain data.
-        let Ok(bytes) = serde_json::to_vec(&reply) else { return };
-        client.outstanding.fetch_sub(1, Ordering::Relaxed);
-        let sent = endpoint.tagged_send(client.peer, TAG, bytes).start().and_then(|sending| sending.wait_for(PATIENCE));
-        if sent.is_err() {
-            // It is gone, or does not listen: nothing is kept for it.
-            client.abandon();
+    fn run(self, scratch: &mut [u8]) {
+        let Self { client, asked: Asked { number, request } } = self;
+        if client.is_gone() {
+            return;
+        }
+        match client.execute(request, scratch) {
+            _ if client.is_gone() => {}
+            Ok(reply) => client.answer(number, &reply),
+            Err(error) => client.fail(number, &error),
         }
     }
 }

@@ -1,12 +1,23 @@
 //! What the server says of itself: lines for people on standard error, or JSON objects on standard output.
+//!
+//! A thread of its own writes them, so that whoever reads them slowly, or not at all, stops that thread and nothing else. Lines that
+//! wait are bounded; what is beyond is counted, and the number is said when there is room.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use serde::Serialize;
 
 use super::transfer::Transfer;
+use crate::failure::{Failure, Result};
 use crate::perf::{print_line, say};
+use crate::transfer::visible;
+
+/// Lines that wait to be written.
+const WAITING: usize = 1024;
 
 /// One JSON object.
 #[derive(Debug, Serialize)]
@@ -17,26 +28,38 @@ enum Line<'a> {
     Received { client: SocketAddr, path: &'a str, bytes: u64 },
     Interrupted { client: SocketAddr, path: &'a str },
     Failed { client: SocketAddr, reason: &'a str },
+    Lost { lines: u64 },
 }
 
 /// How it says it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Report {
-    pub(super) json: bool,
+    json: bool,
+    lines: SyncSender<String>,
+    lost: Arc<AtomicU64>,
 }
 
 impl Report {
-    fn tell(self, line: &Line<'_>, text: impl Display) {
-        if !self.json {
-            return say(&text.to_string());
-        }
-        if let Ok(line) = serde_json::to_string(line) {
-            // Whether anybody reads it is no concern of the clients.
-            let _printed: crate::failure::Result<()> = print_line(&line);
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(super) fn start(json: bool) -> Result<Self> {
+        let (lines, waiting) = sync_channel(WAITING);
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer { json, waiting, lost: Arc::clone(&lost) };
+        let thread = std::thread::Builder::new().name("percale-report".into());
+        thread.spawn(move || writer.run()).map_err(Failure::system("starting a thread"))?;
+        Ok(Self { json, lines, lost })
+    }
+
+    fn tell(&self, line: &Line<'_>, text: impl Display) {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(spelled(self.json, line, text)) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn serving(self, address: SocketAddr, directory: &str, writable: bool, open: bool) {
+    pub(super) fn serving(&self, address: SocketAddr, directory: &str, writable: bool, open: bool) {
         if open {
             let may = if writable { "read and replace" } else { "read" };
             say(&format!("There is no authorization key: whoever reaches {address} may {may} these files."));
@@ -46,22 +69,56 @@ impl Report {
         self.tell(&Line::Serving { address, directory, writable }, text);
     }
 
-    pub(super) fn done(self, client: SocketAddr, transfer: &Transfer) {
-        let (path, bytes) = (transfer.path.as_str(), transfer.size);
+    pub(super) fn done(&self, client: SocketAddr, transfer: &Transfer) {
+        let (path, shown, bytes) = (transfer.text(), transfer.path.shown(), transfer.size());
         if transfer.is_upload() {
-            self.tell(&Line::Received { client, path, bytes }, format_args!("{client} sent {path:?}, {bytes} bytes"));
+            let text = format_args!("{client} sent {shown}, {bytes} bytes");
+            self.tell(&Line::Received { client, path: &path, bytes }, text);
         } else {
-            self.tell(&Line::Sent { client, path, bytes }, format_args!("{client} got {path:?}, {bytes} bytes"));
+            self.tell(&Line::Sent { client, path: &path, bytes }, format_args!("{client} got {shown}, {bytes} bytes"));
         }
     }
 
-    pub(super) fn left(self, client: SocketAddr, transfer: &Transfer) {
-        let path = transfer.path.as_str();
-        self.tell(&Line::Interrupted { client, path }, format_args!("{client} left in the middle of {path:?}"));
+    pub(super) fn left(&self, client: SocketAddr, transfer: &Transfer) {
+        let (path, shown) = (transfer.text(), transfer.path.shown());
+        self.tell(&Line::Interrupted { client, path: &path }, format_args!("{client} left in the middle of {shown}"));
     }
 
-    pub(super) fn failed(self, client: SocketAddr, error: &impl Display) {
-        let reason = error.to_string();
+    pub(super) fn failed(&self, client: SocketAddr, error: &impl Display) {
+        let reason = visible::line(&error.to_string());
         self.tell(&Line::Failed { client, reason: &reason }, format_args!("{client} failed: {reason}"));
+    }
+}
+
+fn spelled(json: bool, line: &Line<'_>, text: impl Display) -> String {
+    if json { serde_json::to_string(line).unwrap_or_default() } else { text.to_string() }
+}
+
+/// The thread that writes.
+struct Writer {
+    json: bool,
+    waiting: Receiver<String>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn run(self) {
+        for line in &self.waiting {
+            self.write(&line);
+            let lines = self.lost.swap(0, Ordering::Relaxed);
+            if lines > 0 {
+                let text = format_args!("{lines} lines are missing here: they came faster than they were read");
+                self.write(&spelled(self.json, &Line::Lost { lines }, text));
+            }
+        }
+    }
+
+    fn write(&self, line: &str) {
+        if self.json {
+            // Whether anybody reads it is no concern of the clients.
+            let _printed: Result<()> = print_line(line);
+        } else {
+            say(line);
+        }
     }
 }

@@ -1,13 +1,21 @@
 //! The directory that is served, and nothing outside of it.
+//!
+//! What a client may reach is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file that it
+//! leads to is looked at before it is opened to be read, and a directory or file of incomplete copies is known by itself, whatever link
+//! leads there. Words are checked only to refuse by words what the kernel would refuse by number.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use crate::transfer::part;
+use crate::transfer::path::{LONGEST, ServedPath};
+use crate::transfer::private;
+use crate::transfer::source::Source;
 
 /// The directory.
 #[derive(Debug)]
@@ -18,6 +26,9 @@ pub(super) struct Root {
 /// Where the kernel may not go.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
+/// How often the kernel may say that it could not tell where a path leads, since something was renamed meanwhile.
+const TRIES: u32 = 64;
+
 impl Root {
     /// Opens the directory.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
@@ -26,32 +37,33 @@ impl Root {
     }
 
     /// Opens a regular file to be read.
-    pub(super) fn read(&self, path: &str) -> io::Result<File> {
+    pub(super) fn read(&self, path: &ServedPath) -> io::Result<Source> {
         check(path)?;
-        // NONBLOCK: opening a pipe would wait for a writer.
-        let file = self.beneath(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC)?;
-        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-            FileType::RegularFile => Ok(File::from(file)),
-            FileType::Directory => Err(io::Error::other("it is a directory; only files are copied")),
-            _ => Err(io::Error::other("it is no regular file")),
+        let file = self.beneath(path.path(), OFlags::PATH | OFlags::CLOEXEC)?;
+        if part::is(&file)? {
+            return Err(io::Error::other("it is incomplete: a copy to it is under way, or was interrupted"));
         }
+        Source::open(&file)
     }
 
     /// The directory of a file to be written, and the file's name there.
-    pub(super) fn place(&self, path: &str) -> io::Result<(OwnedFd, OsString)> {
+    pub(super) fn place(&self, path: &ServedPath) -> io::Result<(OwnedFd, OsString)> {
         check(path)?;
-        let parts = Path::new(path);
+        let parts = path.path();
         // `check` lets through names and dots; a path of dots only has no name.
-        let name = parts.file_name().filter(|_| !path.ends_with('/') && !path.ends_with("/."));
+        let name = parts.file_name().filter(|_| !path.bytes().ends_with(b"/") && !path.bytes().ends_with(b"/."));
         let name = name.ok_or_else(|| io::Error::other("it is a directory; name the file"))?.to_owned();
         let parent = parts.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = self.beneath(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
+        if private::is(&directory)? {
+            return Err(io::Error::other("its directory is one of incomplete copies"));
+        }
         Ok((directory, name))
     }
 
-    fn beneath(&self, path: impl AsRef<Path>, flags: OFlags) -> io::Result<OwnedFd> {
-        loop {
-            match rustix::fs::openat2(&self.directory, path.as_ref(), flags, Mode::empty(), BENEATH) {
+    fn beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        for _ in 0..TRIES {
+            match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), BENEATH) {
                 Ok(file) => return Ok(file),
                 // Something was renamed meanwhile, so the kernel could not tell.
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -59,20 +71,27 @@ impl Root {
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(io::Error::other("its directories are being renamed all the time; try again"))
     }
 }
 
 /// Refuses by words what the kernel would refuse by number.
-fn check(path: &str) -> io::Result<()> {
+fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
-    if path.is_empty() {
+    if path.bytes().is_empty() {
         return refuse("no path was given");
     }
-    if path.contains('\0') {
+    if path.bytes().len() >= LONGEST {
+        return refuse("the path is too long: 4095 bytes at most");
+    }
+    if path.bytes().contains(&0) {
         return refuse("the path has a zero byte");
     }
-    for component in Path::new(path).components() {
+    for component in path.path().components() {
         match component {
+            Component::Normal(name) if name == private::NAME => {
+                return refuse("it is in a directory of incomplete copies");
+            }
             Component::Normal(_) | Component::CurDir => {}
             Component::ParentDir => return refuse("'..' is not allowed: only what is below the served directory"),
             Component::RootDir | Component::Prefix(_) => {
@@ -87,33 +106,44 @@ fn check(path: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn path(text: &str) -> ServedPath {
+        ServedPath::from(text.as_bytes().to_vec())
+    }
+
     #[test]
     fn paths_that_leave_are_refused_in_words() {
-        for (path, why) in [
+        let long = "a/".repeat(2048);
+        for (text, why) in [
             ("", "no path"),
             ("/etc/passwd", "absolute"),
             ("..", "'..'"),
             ("a/../../b", "'..'"),
             ("a/b/../c", "'..'"),
             ("a\0b", "zero byte"),
+            (long.as_str(), "too long"),
+            ("a/.percale-parts/b", "incomplete"),
         ] {
-            let error = check(path).unwrap_err().to_string();
-            assert!(error.contains(why), "{path:?}: {error}");
+            let error = check(&path(text)).unwrap_err().to_string();
+            assert!(error.contains(why), "{text:?}: {error}");
         }
-        for path in ["a", "a/b", "./a", "..a/b..", "a//b"] {
-            check(path).unwrap();
+        for text in ["a", "a/b", "./a", "..a/b..", "a//b"] {
+            check(&path(text)).unwrap();
         }
+        check(&ServedPath::from(b"\xff\xfe/\x80".to_vec())).unwrap();
     }
 
     #[test]
     fn only_regular_files_below_are_opened() {
         let root = Root::open(Path::new("/proc/self")).unwrap();
         // A magic link: it leads to whatever the process has open.
-        assert!(root.read("exe").is_err());
-        assert!(root.read("fd").unwrap_err().to_string().contains("directory"));
-        assert!(root.place("status/").is_err() && root.place(".").is_err() && root.place("fd/.").is_err());
-        assert_eq!(root.place("status").unwrap().1, "status");
+        assert!(root.read(&path("exe")).is_err());
+        assert!(root.read(&path("fd")).unwrap_err().to_string().contains("directory"));
+        let place = |text| root.place(&path(text));
+        assert!(place("status/").is_err() && place(".").is_err() && place("fd/.").is_err());
+        assert_eq!(place("status").unwrap().1, "status");
+        // Its size is 0, and it has content.
+        assert!(root.read(&path("status")).unwrap_err().to_string().contains("more content"));
         let dev = Root::open(Path::new("/dev")).unwrap();
-        assert!(dev.read("null").unwrap_err().to_string().contains("no regular file"));
+        assert!(dev.read(&path("null")).unwrap_err().to_string().contains("no regular file"));
     }
 }

@@ -1,9 +1,9 @@
-//! One file on its way to or from one client. What the client asks for is checked here, by threads of the pool.
+//! One file on its way to or from one client. What the client asks for is checked here, by threads of that client.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use percale::{Access, Domain, Region};
@@ -11,25 +11,25 @@ use percale::{Access, Domain, Region};
 use super::root::Root;
 use crate::transfer::blocks::{self, BLOCK, Digest, Place};
 use crate::transfer::part::Part;
+use crate::transfer::path::ServedPath;
 use crate::transfer::protocol::{Reply, SLOTS, Slot};
+use crate::transfer::source::Source;
 
 /// Which way the file goes.
 #[derive(Debug)]
 enum Way {
-    /// To the client: the file, and what it was when it was opened.
-    Out(File, Metadata),
-    /// From the client: the file, and the permissions that it gets.
-    In(Part, u32),
+    /// To the client.
+    Out(Source),
+    /// From the client: the file, its length in bytes, and the permissions that it gets.
+    In(Part, u64, u32),
 }
 
 /// A transfer. Dropping it takes the slots back; a part file stays.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// As the client named it.
-    pub(super) path: String,
+    pub(super) path: ServedPath,
     way: Way,
-    /// Of the whole file.
-    pub(super) size: u64,
     slots: Vec<Mutex<Region>>,
     /// Of the blocks that went, or that both sides have.
     digests: Mutex<BTreeMap<u64, Digest>>,
@@ -41,31 +41,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Transfer {
     /// Opens a file to be read by a client.
-    pub(super) fn get(root: &Root, domain: &Domain, path: String) -> io::Result<Self> {
-        let file = root.read(&path)?;
-        let metadata = file.metadata()?;
-        let size = metadata.len();
-        Self::new(domain, path, Way::Out(file, metadata), size, Access::REMOTE_READ)
+    pub(super) fn get(root: &Root, domain: &Domain, path: ServedPath) -> io::Result<Self> {
+        let source = root.read(&path)?;
+        Self::new(domain, path, Way::Out(source), Access::REMOTE_READ)
     }
 
     /// Opens a file to be written by a client.
-    pub(super) fn put(root: &Root, domain: &Domain, path: String, size: u64, mode: u32) -> io::Result<Self> {
+    pub(super) fn put(root: &Root, domain: &Domain, path: ServedPath, size: u64, mode: u32) -> io::Result<Self> {
         if size > i64::MAX as u64 {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
         let (directory, name) = root.place(&path)?;
         let part = Part::open(directory, &name, size)?;
-        Self::new(domain, path, Way::In(part, mode), size, Access::REMOTE_WRITE)
+        Self::new(domain, path, Way::In(part, size, mode), Access::REMOTE_WRITE)
     }
 
-    fn new(domain: &Domain, path: String, way: Way, size: u64, access: Access) -> io::Result<Self> {
+    fn new(domain: &Domain, path: ServedPath, way: Way, access: Access) -> io::Result<Self> {
         let slot = |_| {
             let memory = domain.allocate(BLOCK as usize).map_err(io::Error::other)?;
             Ok(Mutex::new(domain.register(memory, access).map_err(io::Error::other)?))
         };
+        let mut transfer = Self { path, way, slots: Vec::new(), digests: Mutex::default() };
         // A short file needs fewer.
-        let slots = (0..blocks::count(size).min(SLOTS as u64)).map(slot).collect::<io::Result<_>>()?;
-        Ok(Self { path, way, size, slots, digests: Mutex::default() })
+        let slots = blocks::count(transfer.size()).min(SLOTS as u64);
+        transfer.slots = (0..slots).map(slot).collect::<io::Result<_>>()?;
+        Ok(transfer)
     }
 
     /// Whether the client writes.
@@ -73,25 +73,38 @@ impl Transfer {
         matches!(self.way, Way::In(..))
     }
 
+    /// Of the whole file, in bytes.
+    pub(super) fn size(&self) -> u64 {
+        match &self.way {
+            Way::Out(source) => source.size(),
+            Way::In(_, size, _) => *size,
+        }
+    }
+
+    /// The path as JSON has it.
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.path.bytes())
+    }
+
     const fn file(&self) -> &File {
         match &self.way {
-            Way::Out(file, _) => file,
-            Way::In(part, _) => part.file(),
+            Way::Out(source) => source.file(),
+            Way::In(part, ..) => part.file(),
         }
     }
 
     /// What the client has to know of it.
     pub(super) fn opened(&self) -> io::Result<Reply> {
         let (mode, held) = match &self.way {
-            Way::Out(_, metadata) => (metadata.mode() & 0o777, 0),
-            Way::In(part, mode) => (*mode, part.held()?),
+            Way::Out(source) => (source.mode(), 0),
+            Way::In(part, _, mode) => (*mode, part.held()?),
         };
         let slots = self.slots.iter().map(|slot| Slot::from(lock(slot).remote())).collect();
-        Ok(Reply::Opened { size: self.size, mode, held, slots })
+        Ok(Reply::Opened { size: self.size(), mode, held, slots })
     }
 
     fn place(&self, block: u64) -> io::Result<Place> {
-        blocks::place(self.size, block).ok_or_else(|| io::Error::other(format!("there is no block {block}")))
+        blocks::place(self.size(), block).ok_or_else(|| io::Error::other(format!("there is no block {block}")))
     }
 
     fn slot(&self, slot: usize) -> io::Result<MutexGuard<'_, Region>> {
@@ -107,17 +120,17 @@ impl Transfer {
 
     /// Puts a block into a slot, to be read.
     pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<Reply> {
-        let Way::Out(file, _) = &self.way else { return Err(io::Error::other("the file was opened to be written")) };
+        let Way::Out(source) = &self.way else { return Err(io::Error::other("the file was opened to be written")) };
         let place = self.place(block)?;
         let mut region = self.slot(slot)?;
-        let digest = blocks::load(file, place, scratch, |at, piece| region.write(at, piece))?;
+        let digest = blocks::load(source.file(), place, scratch, |at, piece| region.write(at, piece))?;
         lock(&self.digests).insert(block, digest);
         Ok(Reply::Filled { block, slot, digest })
     }
 
     /// Stores a block from the slot that the client has written.
     pub(super) fn store(&self, block: u64, slot: usize, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
-        let Way::In(part, _) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
+        let Way::In(part, ..) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
         let place = self.place(block)?;
         // The client may write the slot even now: what was copied out is what is hashed and written.
         let region = self.slot(slot)?;
@@ -130,18 +143,28 @@ impl Transfer {
     }
 
     /// Compares the whole, and gives a written file its name.
-    pub(super) fn finish(&self, expected: Digest) -> io::Result<Reply> {
-        let digests = lock(&self.digests);
-        let (have, all) = (digests.len() as u64, blocks::count(self.size));
-        if have != all {
-            return Err(io::Error::other(format!("only {have} of {all} blocks were copied")));
-        }
-        if blocks::whole(digests.values()) != expected {
+    pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
+        // Not held while the disk is waited for.
+        let digests = lock(&self.digests).clone();
+        let all = blocks::count(self.size());
+        let whole = blocks::complete(self.size(), &digests)
+            .map_err(|have| io::Error::other(format!("only {have} of {all} blocks were copied")))?;
+        if whole != expected {
             return Err(io::Error::other("the checksums of the two files differ; copy it again"));
         }
         match &self.way {
-            Way::Out(file, metadata) => blocks::unchanged(file, metadata).map(|()| Reply::Finished),
-            Way::In(part, mode) => part.commit(self.size, *mode).map(|()| Reply::Finished),
+            Way::Out(source) => {
+                if source.needs_second_look() {
+                    for (&block, digest) in &digests {
+                        if blocks::load(source.file(), self.place(block)?, scratch, |_, _| {})? != *digest {
+                            return Err(blocks::changed());
+                        }
+                    }
+                }
+                source.unchanged()?;
+            }
+            Way::In(part, size, mode) => part.commit(*size, *mode)?,
         }
+        Ok(Reply::Finished)
     }
 }

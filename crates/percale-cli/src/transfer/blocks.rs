@@ -5,9 +5,10 @@
 //! processors at once, in any order, a file's beginning can be told to be right without the rest, and `b3sum` tells the same of the
 //! whole.
 
-use std::fs::{File, Metadata};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
@@ -131,17 +132,23 @@ pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result
     Ok(place.digest(&hasher))
 }
 
-/// That the file is what it was when it had this metadata.
-///
-/// # Errors
-/// If it is not, or the system does not say.
-pub(crate) fn unchanged(file: &File, before: &Metadata) -> io::Result<()> {
-    let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
-    if state(&file.metadata()?) == state(before) { Ok(()) } else { Err(changed()) }
+/// What is said of a file that changed.
+pub(crate) fn changed() -> io::Error {
+    io::Error::other("the file was changed while it was copied; copy it again")
 }
 
-fn changed() -> io::Error {
-    io::Error::other("the file was changed while it was copied; copy it again")
+/// The checksum of a file of `size` bytes, if there is one of each of its blocks.
+///
+/// # Errors
+/// If blocks are missing; how many there are.
+pub(crate) fn complete(size: u64, digests: &BTreeMap<u64, Digest>) -> Result<Digest, u64> {
+    let (have, all) = (digests.len() as u64, count(size));
+    // Keys are all different, so these are all numbers from 0 on.
+    if have == all && digests.last_key_value().is_none_or(|(&last, _)| last == all - 1) {
+        Ok(whole(digests.values()))
+    } else {
+        Err(have)
+    }
 }
 
 /// The checksum of a file from those of its blocks, in order.

@@ -1,60 +1,78 @@
-//! A file that is not complete yet: it has another name until it is, so that nobody takes it for the whole, and it can be continued.
+//! A file that is not complete yet.
+//!
+//! It lies in a [`private`] directory under the name that it is to have, so that nobody takes it for the whole, and it can be
+//! continued. Invariants:
+//!
+//! 1. One copy at a time has it, by a lock on the file.
+//! 2. It is a file of this user with one name, made here: anything else of its name is removed, not written to.
+//! 3. While it is a part its mode is [`MARK`]ed, which a server sees on the descriptor of a file that it was asked for.
+//! 4. What is continued was read from the disk: when a part is opened its pages are written, and dropped from the page cache. After a
+//!    failed fsync the kernel takes pages for clean that are not on the disk, so such a part is removed, and a part whose process
+//!    was killed between the failure and the removal shows by its content what is there.
+//! 5. The file that gets the final name is the one that was written, whatever its name leads to by then: the name is given to
+//!    the descriptor's inode.
+//! 6. The file is permanent before it gets its name, and its name when [`Part::commit`] returns.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// What is added to the name.
-const SUFFIX: &str = ".percale-part";
+use super::private::{self, is_at, kind};
 
-/// How long another copy to the same file may take to end. One whose process was killed ends at once.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The mode of a part: its owner's, with a bit that has no meaning for files.
+const MARK: u32 = 0o1600;
+
+/// How names begin that a file has while it gets its final one.
+const COMMIT: &str = "commit.";
+
+/// Tries to give a file another name before it is given up.
+const TRIES: u32 = 64;
 
 /// A file on its way, locked against other copies.
 #[derive(Debug)]
 pub(crate) struct Part {
     directory: OwnedFd,
+    parts: OwnedFd,
     name: OsString,
-    part: OsString,
     file: File,
 }
 
 impl Part {
-    /// Opens the part file of `name` in a directory, or makes it. `size` is what the whole file will have; what is longer is cut.
+    /// Opens the part of `name` in a directory, or makes it. `size` is what the whole file will have; what is longer is cut.
     ///
     /// # Errors
-    /// If it cannot be opened, another copy to it is under way, or `name` is something else than a file.
+    /// `WouldBlock` if another copy to it is under way. Others if it cannot be opened, or `name` is something else than a file.
     pub(crate) fn open(directory: OwnedFd, name: &OsStr, size: u64) -> io::Result<Self> {
         check_target(&directory, name)?;
-        let mut part = name.to_owned();
-        part.push(SUFFIX);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let start = Instant::now();
-        loop {
-            let file = rustix::fs::openat(&directory, &part, flags, Mode::RUSR | Mode::WUSR)?;
-            if kind(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-                return Err(io::Error::other(format!("{} is no regular file", part.display())));
-            }
+        for _ in 0..TRIES {
+            let parts = private::open(&directory)?;
+            let Some(file) = open_or_make(&parts, name)? else { continue };
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The former owner may have given it its final name between our two calls.
-                Ok(()) if is_at(&directory, &part, &file)? => {
-                    let file = File::from(file);
-                    if file.metadata()?.len() > size {
-                        file.set_len(size)?;
-                    }
-                    return Ok(Self { directory, name: name.to_owned(), part, file });
-                }
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
-                Err(Errno::WOULDBLOCK) => return Err(io::Error::other("another copy to this file is under way")),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, "another copy to this file is under way"));
+                }
                 Err(error) => return Err(error.into()),
             }
+            // The former owner may have given it its final name between our two calls.
+            if !is_at(&parts, name, &file)? {
+                continue;
+            }
+            if !is_sound(&parts, &file)? || !can_be_continued(&file) {
+                unlink(&parts, name)?;
+                continue;
+            }
+            if file.metadata()?.len() > size {
+                file.set_len(size)?;
+            }
+            return Ok(Self { directory, parts, name: name.to_owned(), file });
         }
+        Err(io::Error::other("its part was replaced again and again by something else"))
     }
 
     /// The file.
@@ -67,17 +85,147 @@ impl Part {
         Ok(self.file.metadata()?.len())
     }
 
-    /// It is complete: makes it permanent, then gives it its name and permissions, in place of what had that name.
+    /// It is complete: makes it permanent, then gives it its name and permissions, in place of what had that name, and makes the
+    /// name permanent.
     ///
     /// # Errors
-    /// If the system refuses; the part stays.
+    /// If the system refuses. The part stays, unless it was not made permanent: then nothing of it counts, and it is removed.
     pub(crate) fn commit(&self, size: u64, mode: u32) -> io::Result<()> {
         check_target(&self.directory, &self.name)?;
         self.file.set_len(size)?;
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))?;
-        self.file.sync_all()?;
-        rustix::fs::renameat(&self.directory, &self.part, &self.directory, &self.name)?;
+        if let Err(error) = self.file.sync_all() {
+            self.discard();
+            let why = format!("it could not be made permanent ({error}); what was copied is discarded: copy it again");
+            return Err(io::Error::new(error.kind(), why));
+        }
+        if !is_at(&self.parts, &self.name, &self.file)? {
+            return Err(io::Error::other("its part was removed or replaced while it was copied; copy it again"));
+        }
+        self.give_name()?;
+        if is_at(&self.parts, &self.name, &self.file)? {
+            unlink(&self.parts, &self.name)?;
+        }
+        rustix::fs::fsync(&self.directory).map_err(|error| {
+            let why =
+                format!("the copy is whole and has its name, but that may not outlive a crash ({error}); run sync");
+            io::Error::new(error.kind(), why)
+        })?;
+        private::tidy(&self.directory);
         Ok(())
+    }
+
+    /// Gives the file, and no other, its final name.
+    fn give_name(&self) -> io::Result<()> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (process, descriptor) = (std::process::id(), format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        for _ in 0..TRIES {
+            let name = format!("{COMMIT}{process}.{}", NEXT.fetch_add(1, Ordering::Relaxed));
+            match rustix::fs::linkat(CWD, &descriptor, &self.parts, &name, AtFlags::SYMLINK_FOLLOW) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                // No file system without hard links lets two names be told apart, and only this user has this directory.
+                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::NOENT) => {
+                    return Ok(rustix::fs::renameat(&self.parts, &self.name, &self.directory, &self.name)?);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            match rustix::fs::renameat(&self.parts, &name, &self.directory, &self.name) {
+                Ok(()) => return Ok(()),
+                // Another copy took it for a name that was left behind.
+                Err(Errno::NOENT) => {}
+                Err(error) => {
+                    unlink(&self.parts, OsStr::new(&name))?;
+                    return Err(error.into());
+                }
+            }
+        }
+        Err(io::Error::other("it could not be given its name"))
+    }
+
+    /// Nothing of it counts.
+    fn discard(&self) {
+        let removed = is_at(&self.parts, &self.name, &self.file)
+            .and_then(|is_ours| if is_ours { unlink(&self.parts, &self.name) } else { Ok(()) });
+        // A part that cannot be removed is read from the disk before it is continued; without content that is nothing.
+        let _emptied: io::Result<()> = removed.and_then(|()| self.file.set_len(0));
+    }
+}
+
+/// Opens what has the name, to be read and written, or makes it; `None` to look again.
+fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(parts, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
+    match made {
+        Ok(file) => {
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(MARK))?;
+            return Ok(Some(File::from(file)));
+        }
+        Err(Errno::EXIST) => {}
+        // The directory was removed meanwhile, since it was empty.
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let stat = match rustix::fs::statat(parts, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match kind(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(io::Error::other(format!("in {}: it is a directory", private::NAME))),
+        // Looked at before it is opened: to open a pipe or a device does something to it.
+        _ => {
+            unlink(parts, name)?;
+            return Ok(None);
+        }
+    }
+    match rustix::fs::openat(parts, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT) => Ok(None),
+        // It had its final permissions already when its process ended, and these keep its owner out.
+        Err(Errno::ACCESS | Errno::LOOP | Errno::NXIO) => {
+            unlink(parts, name)?;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a part is this user's and has one name. Takes away names that a process left behind which ended in [`Part::commit`].
+fn is_sound(parts: &OwnedFd, file: &File) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(file)?;
+    if kind(stat.st_mode) != FileType::RegularFile || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    if stat.st_nlink != 1 {
+        for entry in Dir::read_from(parts)? {
+            let entry = entry?;
+            let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
+            if name.as_encoded_bytes().starts_with(COMMIT.as_bytes()) && is_at(parts, name, file)? {
+                unlink(parts, name)?;
+            }
+        }
+    }
+    rustix::fs::fchmod(file, Mode::from_raw_mode(MARK))?;
+    Ok(rustix::fs::fstat(file)?.st_nlink == 1)
+}
+
+/// Has what is there written and dropped from the page cache, so that what is read from now on is what the disk has.
+fn can_be_continued(file: &File) -> bool {
+    if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
+        return true;
+    }
+    let written = file.sync_data().is_ok();
+    // A file system without a disk drops nothing, and loses nothing.
+    let _dropped: Result<(), Errno> = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+    written
+}
+
+fn unlink(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -94,16 +242,12 @@ fn check_target(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Whether `name` is this very file.
-fn is_at(directory: &OwnedFd, name: &OsStr, file: &OwnedFd) -> io::Result<bool> {
-    let ours = rustix::fs::fstat(file)?;
-    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok((stat.st_dev, stat.st_ino) == (ours.st_dev, ours.st_ino)),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn kind(mode: u32) -> FileType {
-    FileType::from_raw_mode(mode)
+/// Whether an open file, perhaps only as a name (O_PATH), is a part.
+///
+/// # Errors
+/// If the system does not say.
+pub(crate) fn is(file: &OwnedFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(file)?;
+    let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
+    Ok(is_ours && kind(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o7777 == MARK)
 }

@@ -1,22 +1,26 @@
 //! What client and server tell each other: tagged messages, a JSON object each. The bytes of files are not among them.
 //!
-//! The client greets; the server answers with [`Reply::Welcome`] once it has the client's address from the connection itself, and only
-//! then takes requests, so that nobody is believed who he is. Then the client opens a file, may compare blocks that both sides have
-//! ([`Request::Hash`]), has blocks put into slots and reads them, or writes them into slots and has them stored, and says that this was
-//! all. A slot is a region of one block, the client's alone. Each request has one reply; requests are not ordered among themselves.
+//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can name the connection,
+//! and only then takes requests, so that a client's word for its address counts for nothing. Then the client opens a file, may compare
+//! blocks that both sides have ([`Request::Hash`]), has blocks put into slots and reads them, or writes them into slots and has them
+//! stored, and says that this was all. A slot is a region of one block, the client's alone.
+//!
+//! Each request has a number that the client chooses and uses once, and one reply, which has the request's number; requests are not
+//! ordered among themselves. A reply that does not answer the request of its number is a breach of the protocol.
 
 use percale::RemoteMemory;
 use serde::{Deserialize, Serialize};
 
 use super::blocks::Digest;
+use super::path::ServedPath;
 
 /// The version of this protocol.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// The tag of all its messages.
 pub(crate) const TAG: u64 = 0x7065_7263_6669_6c65;
 
-/// The longest message: a path of 4096 bytes, each written in six.
+/// The longest message in bytes: a path of 4096 bytes, each written in six. A server has one buffer of this length for each client.
 pub(crate) const LINE: usize = 32 << 10;
 
 /// Slots of a client.
@@ -25,15 +29,32 @@ pub(crate) const SLOTS: usize = 4;
 /// How many replies a client may be owed.
 pub(crate) const OUTSTANDING: usize = 16;
 
+/// The number of the greeting.
+pub(crate) const GREETING: u64 = 0;
+
+/// A request with its number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    pub(crate) number: u64,
+    pub(crate) request: Request,
+}
+
+/// A reply with its request's number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Answered {
+    pub(crate) number: u64,
+    pub(crate) reply: Reply,
+}
+
 /// What the client asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// I am here.
     Hello,
     /// Open this file to be read.
-    Get { path: String },
+    Get { path: ServedPath },
     /// Open this file to be written: so many bytes, with these permissions.
-    Put { path: String, size: u64, mode: u32 },
+    Put { path: ServedPath, size: u64, mode: u32 },
     /// What is the checksum of this block as you have it?
     Hash { block: u64 },
     /// Put this block into this slot.
@@ -59,8 +80,29 @@ pub(crate) enum Reply {
     Stored { block: u64, slot: usize },
     /// The checksums agree; what was written has its name.
     Finished,
-    /// It did not work, or may not be. Ends the transfer.
-    Failed { why: String },
+    /// It did not work, or may not be. Ends the transfer. `again`: it may work in a moment.
+    Failed { why: String, again: bool },
+}
+
+impl Reply {
+    /// Whether this is a reply to such a request.
+    pub(crate) fn answers(&self, request: &Request) -> bool {
+        match (self, request) {
+            (Self::Failed { .. }, _)
+            | (Self::Welcome { .. }, Request::Hello)
+            | (Self::Opened { .. }, Request::Get { .. })
+            | (Self::Finished, Request::Finish { .. }) => true,
+            (Self::Opened { size, .. }, Request::Put { size: asked, .. }) => size == asked,
+            (Self::Hashed { block, .. }, Request::Hash { block: asked }) => block == asked,
+            (Self::Filled { block, slot, .. }, Request::Fill { block: asked, slot: into }) => {
+                (block, slot) == (asked, into)
+            }
+            (Self::Stored { block, slot }, Request::Store { block: asked, slot: from, .. }) => {
+                (block, slot) == (asked, from)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The name of a region.
@@ -85,14 +127,35 @@ mod tests {
 
     #[test]
     fn the_longest_messages_fit() {
-        let path = "\u{1}".repeat(4096);
-        let longest = serde_json::to_vec(&Request::Put { path, size: u64::MAX, mode: u32::MAX }).unwrap();
-        assert!(longest.len() <= LINE, "{}", longest.len());
+        for byte in [1, b'a', 0xff] {
+            let path = ServedPath::from(vec![byte; super::super::path::LONGEST]);
+            let request = Request::Put { path, size: u64::MAX, mode: u32::MAX };
+            let longest = serde_json::to_vec(&Asked { number: u64::MAX, request }).unwrap();
+            assert!(longest.len() <= LINE, "{}", longest.len());
+        }
         let slot = Slot::from(RemoteMemory { key: u64::MAX, address: u64::MAX, len: u64::MAX });
-        let opened = Reply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
+        let reply = Reply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
+        let opened = Answered { number: u64::MAX, reply };
         let bytes = serde_json::to_vec(&opened).unwrap();
         assert!(bytes.len() <= LINE, "{}", bytes.len());
-        assert_eq!(serde_json::from_slice::<Reply>(&bytes).unwrap(), opened);
+        assert_eq!(serde_json::from_slice::<Answered>(&bytes).unwrap(), opened);
         assert_eq!(RemoteMemory::from(slot).key, u64::MAX);
+    }
+
+    #[test]
+    fn a_reply_answers_what_was_asked_and_nothing_else() {
+        let digest = [0; 32];
+        let fill = Request::Fill { block: 1, slot: 2 };
+        assert!(Reply::Filled { block: 1, slot: 2, digest }.answers(&fill));
+        for other in [
+            Reply::Filled { block: 2, slot: 2, digest },
+            Reply::Filled { block: 1, slot: 1, digest },
+            Reply::Stored { block: 1, slot: 2 },
+            Reply::Finished,
+            Reply::Welcome { protocol: PROTOCOL },
+        ] {
+            assert!(!other.answers(&fill), "{other:?}");
+        }
+        assert!(Reply::Failed { why: String::new(), again: false }.answers(&fill));
     }
 }

@@ -1,156 +1,11 @@
 //! `percale serve` and `percale cp` as users meet them.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-
-use serde_json::Value;
+use std::process::Command;
 
 use crate::common::{eventually, percale, text};
-
-#[expect(dead_code, reason = "no process is looked at here")]
-mod common;
-
-const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
-
-/// What interrupted copies carry: enough to be caught half-way.
-const LONG: usize = 160 << 20;
-
-/// A directory that goes with the test: `served` and `local` below it.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("percale-copy-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(path.join("served")).unwrap();
-        std::fs::create_dir_all(path.join("local")).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// A path as an argument.
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().into()
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) {
-        std::fs::write(self.path(name), bytes).unwrap();
-    }
-
-    fn mode(&self, name: &str, mode: u32) {
-        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.path(name)).unwrap()
-    }
-
-    /// What lies in a directory.
-    fn names(&self, directory: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(self.path(directory)).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _removed: std::io::Result<()> = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server of a test's directory; it ends with the test.
-struct Serving {
-    child: Child,
-    address: String,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Serving {
-    fn start(place: &Place, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
-            .args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"])
-            .args(more)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut serving = Self { child, address: String::new(), lines };
-        let line = serving.line();
-        assert_eq!(line["is"], "serving", "{line}");
-        serving.address = line["address"].as_str().unwrap().into();
-        serving
-    }
-
-    /// The next thing that it says.
-    fn line(&mut self) -> Value {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"))
-    }
-
-    fn at(&self, path: &str) -> String {
-        format!("{}/{path}", self.address)
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _killed: std::io::Result<()> = self.child.kill();
-        let _ended: std::io::Result<std::process::ExitStatus> = self.child.wait();
-    }
-}
-
-/// Bytes that differ from block to block.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-fn copy(from: &str, to: &str, more: &[&str]) -> Output {
-    percale(&[&["cp", from, to, "--json"], more].concat())
-}
-
-/// The result of a copy that worked.
-#[track_caller]
-fn copied(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// What a copy says that did not work.
-#[track_caller]
-fn refused(output: &Output) -> String {
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(output.stdout.is_empty());
-    error
-}
-
-#[track_caller]
-fn identical(a: &Path, b: &Path) {
-    // Not assert_eq!: nobody wants to read the difference.
-    assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{} and {} differ", a.display(), b.display());
-}
+use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
 
 #[test]
 fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
@@ -216,7 +71,11 @@ fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
     symlink("../secret", place.path("served/relative")).unwrap();
     symlink("..", place.path("served/up")).unwrap();
     symlink("inside", place.path("served/within")).unwrap();
-    symlink(place.path("secret"), place.path("served/trap.percale-part")).unwrap();
+    // A part that somebody prepared: a link to what is not to be written.
+    std::fs::create_dir(place.path("served/.percale-parts")).unwrap();
+    place.mode("served/.percale-parts", 0o700);
+    symlink(place.path("secret"), place.path("served/.percale-parts/trap")).unwrap();
+    symlink(".percale-parts", place.path("served/parts")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, place.path("served/pipe"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     let secret = place.text("secret");
     let (got, source) = (place.text("local/got"), place.text("local/a"));
@@ -229,6 +88,8 @@ fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
         ("", "no path", "no path"),
         ("pipe", "no regular file", "no regular file"),
         ("missing/file", "No such file", "No such file"),
+        (".percale-parts/trap", "incomplete copies", "incomplete copies"),
+        ("parts/new", "No such file", "incomplete copies"),
     ] {
         let error = refused(&copy(&serving.at(path), &got, &[]));
         assert!(error.contains(read), "{path}: {error}");
@@ -241,8 +102,8 @@ fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
         copied(&copy(&source, &serving.at(link), &[]));
         assert!(!place.path(&format!("served/{link}")).is_symlink());
     }
-    refused(&copy(&source, &serving.at("trap"), &[]));
-    assert_eq!(place.read("secret"), b"secret");
+    copied(&copy(&source, &serving.at("trap"), &[]));
+    assert_eq!((place.read("served/trap"), place.read("secret")), (b"new".to_vec(), b"secret".to_vec()));
     assert_eq!(place.names("local"), ["a"]);
     copied(&copy(&serving.at("within"), &got, &[]));
     assert_eq!(place.read("local/got"), b"inside");
@@ -290,18 +151,6 @@ fn srv_005_only_those_with_the_key_are_served() {
     assert!(refused(&served).contains("chmod 600"));
 }
 
-/// Starts a copy, and returns once a good part of it has arrived.
-fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
-    let child = Command::new(env!("CARGO_BIN_EXE_percale"))
-        .args(["cp", from, to, "--transport", transport])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Blocks are written as they come, but the first is not so late that 15 others overtake it.
-    eventually("the copy does not advance", || part.metadata().is_ok_and(|part| part.len() > 64 << 20));
-    child
-}
-
 #[test]
 fn srv_004_an_interrupted_copy_goes_on_where_it_was() {
     let place = Place::new("interrupted");
@@ -314,7 +163,7 @@ fn srv_004_an_interrupted_copy_goes_on_where_it_was() {
             (serving.at("a"), place.text("local/b"), place.path("local/b")),
             (source.clone(), serving.at("b"), place.path("served/b")),
         ] {
-            let part = target.with_extension("percale-part");
+            let part = part_of(&target);
             let mut client = half_way(&from, &to, transport, &part);
             client.kill().unwrap();
             client.wait().unwrap();
@@ -333,7 +182,8 @@ fn srv_004_a_file_that_changed_in_between_is_copied_from_its_beginning() {
     let place = Place::new("changed");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(6, LONG));
-    let (target, part) = (place.path("local/b"), place.path("local/b.percale-part"));
+    let target = place.path("local/b");
+    let part = part_of(&target);
     let mut client = half_way(&serving.at("a"), &place.text("local/b"), "tcp", &part);
     client.kill().unwrap();
     client.wait().unwrap();
@@ -349,7 +199,8 @@ fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
     let place = Place::new("changing");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(8, LONG));
-    let (target, part) = (place.path("local/b"), place.path("local/b.percale-part"));
+    let target = place.path("local/b");
+    let part = part_of(&target);
     let mut client = half_way(&serving.at("a"), &place.text("local/b"), "shm", &part);
     let file = std::fs::File::options().append(true).open(place.path("served/a")).unwrap();
     std::io::Write::write_all(&mut &file, b"more").unwrap();
@@ -366,7 +217,7 @@ fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
         let place = Place::new(&format!("dies-{transport}"));
         let mut serving = Serving::start(&place, &[]);
         place.write("served/a", &content(9, LONG));
-        let part = place.path("local/b.percale-part");
+        let part = part_of(&place.path("local/b"));
         let mut client = half_way(&serving.at("a"), &place.text("local/b"), transport, &part);
         serving.kill();
         let mut status = None;
@@ -379,7 +230,7 @@ fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
         assert_eq!(status.unwrap().code(), Some(1), "{error}");
         // The loss is seen either as it happens, or by the next request.
         assert!(error.contains("the peer is gone") || error.contains("nobody listens"), "{error}");
-        assert_eq!(place.names("local"), ["b.percale-part"]);
+        assert_eq!((place.names("local"), part.exists()), (vec![".percale-parts".into()], true));
     }
 }
 
@@ -388,7 +239,8 @@ fn srv_006_clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody
     let place = Place::new("several");
     let mut serving = Serving::start(&place, &[]);
     place.write("served/a", &content(10, LONG));
-    let mut doomed = half_way(&serving.at("a"), &place.text("local/0"), "tcp", &place.path("local/0.percale-part"));
+    let part = part_of(&place.path("local/0"));
+    let mut doomed = half_way(&serving.at("a"), &place.text("local/0"), "tcp", &part);
     let others: Vec<_> = ["1", "2", "3"]
         .map(|name| {
             Command::new(env!("CARGO_BIN_EXE_percale"))

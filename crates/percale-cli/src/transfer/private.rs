@@ -1,0 +1,92 @@
+//! The directory in which files lie until they are complete: `.percale-parts` beside the files that they will be.
+//!
+//! It belongs to the user of this process alone (owner and mode are looked at on its descriptor), so no other user can put anything
+//! into it, and a server's clients can name nothing in it: a file with the name of a part is in another directory. So what has a name
+//! here was made by a process of this user.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+/// Its name. A client's path that contains it is refused.
+pub(crate) const NAME: &str = ".percale-parts";
+
+/// Opens the directory of parts below `directory`, or makes it.
+///
+/// # Errors
+/// If it cannot be made, is no directory, or is another user's.
+pub(super) fn open(directory: impl AsFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        match rustix::fs::mkdirat(&directory, NAME, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let parts = match rustix::fs::openat(&directory, NAME, flags, Mode::empty()) {
+            Ok(parts) => parts,
+            // Another copy has removed it meanwhile, since it was empty.
+            Err(Errno::NOENT) => continue,
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is no directory")),
+            Err(error) => return Err(error.into()),
+        };
+        let stat = rustix::fs::fstat(&parts)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused(&format!("belongs to user {}", stat.st_uid)));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            return Err(refused(&format!("is open to other users (mode {:o})", stat.st_mode & 0o777)));
+        }
+        return Ok(parts);
+    }
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::other(format!(
+        "the directory {NAME} for incomplete copies {why}: remove it, or copy to another directory"
+    ))
+}
+
+/// Removes the directory if it is empty.
+pub(super) fn tidy(directory: impl AsFd) {
+    // Not empty, as a rule: another copy is under way, or was interrupted.
+    let _removed: Result<(), Errno> = rustix::fs::unlinkat(directory, NAME, AtFlags::REMOVEDIR);
+}
+
+/// Whether an open directory is a directory of parts.
+///
+/// # Errors
+/// If the system does not say.
+pub(crate) fn is(directory: impl AsFd) -> io::Result<bool> {
+    let this = rustix::fs::fstat(&directory)?;
+    match rustix::fs::statat(&directory, format!("../{NAME}"), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(parts) => Ok(same(&this, &parts)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether two descriptions are of one file.
+pub(super) const fn same(one: &Stat, other: &Stat) -> bool {
+    one.st_dev == other.st_dev && one.st_ino == other.st_ino
+}
+
+/// Whether `name` is this very file.
+///
+/// # Errors
+/// If the system does not say.
+pub(super) fn is_at(directory: impl AsFd, name: &OsStr, file: impl AsFd) -> io::Result<bool> {
+    let ours = rustix::fs::fstat(file)?;
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(same(&stat, &ours)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What kind of file a mode is of.
+pub(super) const fn kind(mode: u32) -> FileType {
+    FileType::from_raw_mode(mode)
+}

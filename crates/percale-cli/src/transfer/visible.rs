@@ -1,0 +1,51 @@
+//! Text of the other side, made safe to show: nothing in it moves the cursor, changes colours, or hides or reorders other text.
+
+/// Characters of a text that are shown at most.
+const LONGEST: usize = 2048;
+
+/// The text with everything but printable characters and spaces escaped, cut after 2048 characters.
+pub(crate) fn line(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+/// As [`line`], with line ends kept.
+pub(crate) fn lines(text: &str) -> String {
+    escaped(text, |character| character == '\n')
+}
+
+fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len().min(LONGEST));
+    for (count, character) in text.chars().enumerate() {
+        if count == LONGEST {
+            shown.push_str("...");
+            break;
+        }
+        if is_hidden(character) && !keep(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// Control characters, and those that a terminal obeys without showing them: direction, joining, tags.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_left() {
+        assert_eq!(line("no \u{1b}[2J\u{9b}8m\u{202e}\r\n!"), "no \\u{1b}[2J\\u{9b}8m\\u{202e}\\u{d}\\u{a}!");
+        assert_eq!(lines("a\nb\u{7}"), "a\nb\\u{7}");
+        assert_eq!(line("\u{e9}t\u{e9} \u{65e5}\u{672c}"), "\u{e9}t\u{e9} \u{65e5}\u{672c}");
+        assert!(line(&"\u{1b}".repeat(1 << 20)).len() < 16 << 10);
+    }
+}

@@ -1,0 +1,209 @@
+//! Copies that are interrupted at random moments: the client is killed, or the server, or the source changes, and then all is repeated
+//! until a copy is reported. What is reported must be what the source is, and what never was whole must not have the final name.
+//!
+//! A sample in ordinary runs; PERCALE_LONG=1 makes 200. PERCALE_SEED repeats a run's choices (moments depend on the machine).
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::common::text;
+use crate::place::{Place, Serving, TRANSPORTS, content};
+
+/// Interruptions of a sample, and of a long run.
+const SAMPLE: u32 = 12;
+const ALL: u32 = 200;
+
+/// Tries until a copy has to be there: the source does not change any more after a few.
+const TRIES: u32 = 8;
+
+/// Random numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// What happens to a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blow {
+    Nothing,
+    ClientDies,
+    ServerDies,
+    /// A byte of the source is changed, and its modification time put back.
+    SourceChanges,
+    /// Another file takes the source's name.
+    SourceReplaced,
+    SourceGrows,
+    SourceShrinks,
+}
+
+const BLOWS: [Blow; 7] = [
+    Blow::ClientDies,
+    Blow::ServerDies,
+    Blow::ClientDies,
+    Blow::SourceChanges,
+    Blow::SourceReplaced,
+    Blow::SourceGrows,
+    Blow::SourceShrinks,
+];
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Tally {
+    interrupted: u32,
+    resumed: u32,
+    begun_anew: u32,
+    refused: u32,
+    complete: u32,
+    wrong: Vec<String>,
+}
+
+fn start(from: &str, to: &str, transport: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["cp", from, to, "--json", "--transport", transport])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Does something to the source.
+fn change(source: &Path, blow: Blow, random: &mut Random) {
+    let file = || File::options().read(true).write(true).open(source).unwrap();
+    let len = source.metadata().unwrap().len();
+    match blow {
+        Blow::Nothing | Blow::ClientDies | Blow::ServerDies => {}
+        Blow::SourceChanges => {
+            let file = file();
+            let before = file.metadata().unwrap().modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let at = random.below(len);
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 0xff], at).unwrap();
+            file.set_modified(before).unwrap();
+        }
+        Blow::SourceReplaced => {
+            let other = source.with_extension("other");
+            std::fs::write(&other, content(random.below(u64::MAX), len as usize)).unwrap();
+            std::fs::rename(other, source).unwrap();
+        }
+        Blow::SourceGrows => file().write_all_at(&[7; 100_000], len).unwrap(),
+        Blow::SourceShrinks => file().set_len(len / 2 + 1).unwrap(),
+    }
+}
+
+/// A file that is the same from before a copy to after it.
+#[derive(PartialEq, Eq)]
+struct Version(u64, Vec<u8>);
+
+fn version(source: &Path) -> Version {
+    Version(source.metadata().unwrap().ino(), std::fs::read(source).unwrap())
+}
+
+/// One file, copied until it is there.
+fn one(number: u32, random: &mut Random, tally: &mut Tally) {
+    let place = Place::new(&format!("interrupted-{number}"));
+    let mut serving = Serving::start(&place, &["--writable"]);
+    let (is_upload, transport) = (random.below(2) == 0, TRANSPORTS[random.below(2) as usize]);
+    let (source, target) = if is_upload { ("local/a", "served/b") } else { ("served/a", "local/b") };
+    let len = (8 << 20) + random.below(32 << 20) as usize;
+    place.write(source, &content(u64::from(number) + 1, len));
+    let (source, target) = (place.path(source), place.path(target));
+    // Versions that the source has had.
+    let mut versions = vec![version(&source).1];
+    for attempt in 0..TRIES {
+        let there = |name: &str| format!("{}/{name}", serving.address);
+        let (from, to) = if is_upload {
+            (source.to_str().unwrap().to_owned(), there("b"))
+        } else {
+            (there("a"), target.to_str().unwrap().to_owned())
+        };
+        let blow = if attempt < 2 { BLOWS[random.below(BLOWS.len() as u64) as usize] } else { Blow::Nothing };
+        let mut child = start(&from, &to, transport);
+        if blow != Blow::Nothing {
+            // A copy of this length takes some 50 to 300 ms.
+            std::thread::sleep(Duration::from_micros(random.below(250_000)));
+        }
+        match blow {
+            Blow::ClientDies => child.kill().unwrap(),
+            Blow::ServerDies => serving.kill(),
+            other => {
+                change(&source, other, random);
+                versions.push(version(&source).1);
+            }
+        }
+        let output: Output = child.wait_with_output().unwrap();
+        if blow == Blow::ServerDies {
+            serving = Serving::start(&place, &["--writable"]);
+        }
+        let got = std::fs::read(&target).ok();
+        let said: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
+        // Under its name lies a whole version, or nothing.
+        if let Some(got) = &got
+            && !versions.contains(got)
+        {
+            tally.wrong.push(format!("{number}: after {blow:?} the target is no version of the source"));
+        }
+        match said {
+            Some(said) => {
+                let got = got.unwrap_or_default();
+                let sum = blake3::hash(&got).to_hex();
+                if said["blake3"] != sum.as_str() || said["bytes"] != got.len() {
+                    tally.wrong.push(format!("{number}: {said}, and on the disk are {} bytes with {sum}", got.len()));
+                }
+                tally.complete += 1;
+                if attempt > 0 {
+                    if said["resumed_from"] == 0 { tally.begun_anew += 1 } else { tally.resumed += 1 }
+                }
+                if blow == Blow::Nothing {
+                    if Some(&got) != versions.last() {
+                        tally.wrong.push(format!("{number}: the copy is not what the source is"));
+                    }
+                    return;
+                }
+            }
+            None if blow == Blow::ClientDies => tally.interrupted += 1,
+            None => {
+                tally.interrupted += 1;
+                tally.refused += 1;
+                let error = text(&output.stderr);
+                if blow == Blow::Nothing {
+                    println!("interrupted: {number}: {error}");
+                }
+                if output.status.code() != Some(1) || error.is_empty() {
+                    tally.wrong.push(format!("{number}: after {blow:?}: {:?}, {error}", output.status));
+                }
+            }
+        }
+    }
+    tally.wrong.push(format!("{number}: {TRIES} tries, and no copy"));
+}
+
+#[test]
+fn srv_004_srv_010_interrupted_copies_are_resumed_or_refused_and_never_wrong() {
+    let copies = if std::env::var_os("PERCALE_LONG").is_some() { ALL } else { SAMPLE };
+    let seed = std::env::var("PERCALE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+    let seed = seed.unwrap_or(now);
+    let (mut random, mut tally) = (Random(seed), Tally::default());
+    for number in 0..copies {
+        one(number, &mut random, &mut tally);
+    }
+    let Tally { interrupted, resumed, begun_anew, refused, complete, wrong } = &tally;
+    println!(
+        "interrupted: {copies} files (PERCALE_SEED={seed}): {interrupted} interruptions, of which {refused} were refused by an error; \
+         {complete} copies reported, {resumed} of them resumed and {begun_anew} begun anew; {} wrong",
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "PERCALE_SEED={seed}: {wrong:#?}");
+}

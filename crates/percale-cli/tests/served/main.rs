@@ -1,0 +1,13 @@
+//! `percale serve` and `percale cp`: as users meet them, and as their enemies do.
+
+mod client;
+#[expect(dead_code, reason = "no process is looked at here")]
+#[path = "../common/mod.rs"]
+mod common;
+mod copy;
+mod durable;
+mod hostile_client;
+mod hostile_server;
+mod interrupted;
+mod odd_files;
+mod place;

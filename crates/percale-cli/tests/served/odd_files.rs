@@ -1,0 +1,204 @@
+//! Files and names as they are on real machines: written while they are copied, of /proc, with names of any bytes.
+
+#![expect(unsafe_code, reason = "writes a file through a mapping, as programs do")]
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
+
+/// A copy of files that have any names.
+fn copy_named(from: &OsStr, to: &OsStr) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_percale")).arg("cp").args([from, to]).arg("--json").output().unwrap()
+}
+
+/// The first byte of a file, through a shared mapping.
+struct Mapped(*mut AtomicU8);
+
+// SAFETY: it points to memory that is mapped until the process ends, and is accessed as an atomic only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(file: &File) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address of the kernel's choice; it stays.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, protection, MapFlags::SHARED, file, 0) };
+        Self(address.unwrap().cast())
+    }
+
+    fn store(&self, value: u8) {
+        // SAFETY: the mapping is there, of a file of more than one byte that is not made shorter.
+        unsafe { &*self.0 }.store(value, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn srv_012_stores_through_a_mapping_are_noticed() {
+    // On tmpfs no time of a file tells of such a store; on a disk's file system it does if the page was clean.
+    for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
+        for is_upload in [false, true] {
+            let place = Place::new(&format!("mapped-{number}-{is_upload}"));
+            let serving = Serving::start(&place, &["--writable"]);
+            let source = base.join(format!("percale-mapped-{}-{number}", std::process::id()));
+            std::fs::write(&source, content(11, LONG)).unwrap();
+            let file = File::options().read(true).write(true).open(&source).unwrap();
+            let mapped = Mapped::new(&file);
+            // The page is dirty before the copy begins: a store to it moves no time until it is written.
+            mapped.store(0);
+            let served = place.path("served/a");
+            if !is_upload && std::fs::hard_link(&source, &served).is_err() {
+                // Another file system: that is served.
+                drop(serving);
+                let directory = base.join(format!("percale-mapped-dir-{}", std::process::id()));
+                std::fs::create_dir_all(&directory).unwrap();
+                std::fs::rename(&source, directory.join("a")).unwrap();
+                let mut command = Command::new(env!("CARGO_BIN_EXE_percale"));
+                let arguments = ["serve", directory.to_str().unwrap(), "--listen", "127.0.0.1:0", "--json"];
+                let serving = Serving::of(command.args(arguments));
+                torn(&mapped, &serving.at("a"), &place.text("local/b"), &place.path("local/b"));
+                std::fs::remove_dir_all(directory).unwrap();
+                continue;
+            }
+            if is_upload {
+                torn(&mapped, source.to_str().unwrap(), &serving.at("b"), &place.path("served/b"));
+            } else {
+                torn(&mapped, &serving.at("a"), &place.text("local/b"), &place.path("local/b"));
+            }
+            std::fs::remove_file(source).unwrap();
+        }
+    }
+}
+
+/// Copies while the source's first byte changes all the time.
+fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
+    let stop = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for value in (1..=u8::MAX).cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                mapped.store(value);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        let output = copy(from, to, &["--transport", "tcp"]);
+        stop.store(true, Ordering::Relaxed);
+        output
+    });
+    let error = refused(&output);
+    assert!(error.contains("changed while it was copied") || error.contains("checksum"), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn srv_012_a_modification_time_that_is_put_back_hides_nothing() {
+    let place = Place::new("put-back");
+    let serving = Serving::start(&place, &[]);
+    place.write("served/a", &content(12, LONG));
+    let target = place.path("local/b");
+    let client = half_way(&serving.at("a"), &place.text("local/b"), "tcp", &part_of(&target));
+    let file = File::options().write(true).open(place.path("served/a")).unwrap();
+    let before = file.metadata().unwrap().modified().unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    file.set_modified(before).unwrap();
+    let output = client.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("was changed while it was copied"), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn srv_012_names_of_any_bytes_and_of_255_of_them_are_copied() {
+    let place = Place::new("names");
+    let serving = Serving::start(&place, &["--writable"]);
+    place.write("local/source", b"text");
+    let long = [b'n'; 255];
+    let middle = [b'm'; 243];
+    for name in [b"\xff\xfe \x1b[2J".as_slice(), &long, &middle, "\u{65e5}\u{672c}".as_bytes()] {
+        let there = [serving.address.as_bytes(), b"/", name].concat();
+        let here = place.path("local").join(OsStr::from_bytes(name));
+        copied(&copy_named(place.path("local/source").as_os_str(), OsStr::from_bytes(&there)));
+        copied(&copy_named(OsStr::from_bytes(&there), here.as_os_str()));
+        identical(&place.path("local/source"), &here);
+        identical(&here, &place.path("served").join(OsStr::from_bytes(name)));
+    }
+}
+
+#[test]
+fn srv_012_pipes_and_files_of_proc_are_refused() {
+    let place = Place::new("proc");
+    let serving = Serving::start(&place, &["--writable"]);
+    let fifo = place.path("local/pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    for (source, why) in
+        [(place.text("local/pipe"), "no regular file"), ("/proc/version".into(), "more content than its size")]
+    {
+        let error = refused(&copy(&source, &serving.at("b"), &[]));
+        assert!(error.contains(why), "{source}: {error}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_percale"));
+    let proc = Serving::of(command.args(["serve", "/proc", "--listen", "127.0.0.1:0", "--json"]));
+    let error = refused(&copy(&proc.at("version"), &place.text("local/b"), &[]));
+    assert!(error.contains("more content than its size"), "{error}");
+    assert!(place.names("served").is_empty() && !place.path("local/b").exists());
+}
+
+#[test]
+fn srv_007_parts_that_others_prepared_are_not_written_to() {
+    for transport in TRANSPORTS {
+        let place = Place::new(&format!("prepared-{transport}"));
+        let serving = Serving::start(&place, &[]);
+        place.write("served/a", &content(13, 5_000_000));
+        place.write("secret", b"secret");
+        place.mode("secret", 0o600);
+        let copied_to = |what: &str| {
+            copied(&copy(&serving.at("a"), &place.text("local/b"), &["--transport", transport]));
+            identical(&place.path("served/a"), &place.path("local/b"));
+            assert_eq!(place.read("secret"), b"secret", "{what}");
+            assert_ne!(place.path("local/b").metadata().unwrap().ino(), place.path("secret").metadata().unwrap().ino());
+            assert_eq!(place.names("local"), ["b"], "{what}");
+            std::fs::remove_file(place.path("local/b")).unwrap();
+        };
+        let part = part_of(&place.path("local/b"));
+        let prepare = || {
+            std::fs::create_dir(part.parent().unwrap()).unwrap();
+            place.mode("local/.percale-parts", 0o700);
+        };
+        prepare();
+        std::fs::hard_link(place.path("secret"), &part).unwrap();
+        copied_to("a hard link");
+        prepare();
+        std::os::unix::fs::symlink(place.path("secret"), &part).unwrap();
+        copied_to("a symbolic link");
+        prepare();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &part, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        copied_to("a pipe");
+        // One that its process left when it had its final permissions, and another name already.
+        prepare();
+        place.write("local/.percale-parts/b", &content(13, 5_000_000));
+        place.mode("local/.percale-parts/b", 0o444);
+        std::fs::hard_link(&part, place.path("local/.percale-parts/commit.1.0")).unwrap();
+        copied_to("what a process left");
+        // The directory is open to others, or another user's.
+        prepare();
+        place.mode("local/.percale-parts", 0o777);
+        let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
+        assert!(error.contains("open to other users"), "{error}");
+        place.mode("local/.percale-parts", 0o700);
+        if std::os::unix::fs::chown(part.parent().unwrap(), Some(12345), None).is_err() {
+            println!("skipped: giving a directory to another user takes root");
+            continue;
+        }
+        let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
+        assert!(error.contains("belongs to user 12345"), "{error}");
+    }
+}
