@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use crate::common::{percale, text};
+use crate::common::{children, eventually, is_running, percale, text};
 
-#[expect(dead_code, reason = "nothing is waited for here")]
 mod common;
 
 /// Pairs of these kinds and operations, which are different enough.
@@ -218,4 +217,23 @@ fn rcache_021_through_an_rdma_device_or_the_reason_why_not() {
     }
     assert_eq!(code, Some(0), "{error}");
     assert!(lines[1]["is"] == "pair" && lines[1]["result"] == "refused" && lines[1]["changed"] == true, "{lines:#?}");
+}
+
+#[test]
+fn workers_end_with_the_process_that_started_them() {
+    let mut torture = std::process::Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["torture", "--monitor", "sealed", "--filter", "sealed by pindown", "--seconds", "60"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut workers = Vec::new();
+    // In the middle of the long job: the threads of a worker change memory for a minute.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    eventually("there is no worker", || {
+        workers = children(torture.id());
+        !workers.is_empty()
+    });
+    torture.kill().unwrap();
+    torture.wait().unwrap();
+    eventually("a worker outlives the process that started it", || workers.iter().all(|worker| !is_running(*worker)));
 }

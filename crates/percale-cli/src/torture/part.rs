@@ -37,8 +37,9 @@ pub(super) enum Job {
     Race(race::Plan),
 }
 
-/// Plays a part until standard input ends.
+/// Plays a part until standard input ends, or the process that started it has ended: it may be in the middle of a long job then.
 pub(crate) fn run(part: Part) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {
         Part::Hand => hand::run(),
         Part::Worker => work(),
