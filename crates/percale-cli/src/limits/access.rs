@@ -176,7 +176,7 @@ impl Subject for Access {
         words.ready.value.store(round.number, Release);
         let adds = self.shape.op == Operation::FetchAdd;
         let mut own = 0;
-        let mut spin = Spin::endless();
+        let mut spin = Spin::of_a_round();
         while words.over.value.load(Acquire) != round.number {
             if adds {
                 words.word.value.fetch_add(1, SeqCst);

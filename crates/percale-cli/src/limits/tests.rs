@@ -35,7 +35,7 @@ fn with_session(test: impl FnOnce(&mut Session)) {
     let other = thread::spawn(move || {
         // The threads of a test may share a processor: waits yield.
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
-        far::serve(&mut watch, &Place::Local(theirs_memory))
+        far::serve(&mut watch, &Place::Local(theirs_memory), None)
     });
     let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
     test(&mut session);
@@ -178,7 +178,7 @@ fn the_other_side_reports_what_it_cannot_do() {
     let memory = Shared::create(4096).unwrap();
     let theirs_memory = memory.try_clone().unwrap();
     let other = thread::spawn(move || {
-        far::serve(&mut Watch::new(Control::local(theirs).unwrap(), true), &Place::Local(theirs_memory))
+        far::serve(&mut Watch::new(Control::local(theirs).unwrap(), true), &Place::Local(theirs_memory), None)
     });
     let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
     assert!(matches!(session.round(Kind::Ring, CHECKED), Err(Failure::Peer(why)) if why.contains("not open")));

@@ -125,7 +125,7 @@ impl Subject for Twice {
             round.written(slot as u64, Way::Back).fill(&mut self.private[slot * stride..][..bytes]);
         }
         self.shared.words().ready.value.store(round.number, Release);
-        let mut spin = Spin::endless();
+        let mut spin = Spin::of_a_round();
         while self.shared.words().over.value.load(Acquire) != round.number {
             let request = &self.shared.words().word;
             if request.mark.load(Acquire) == self.asked {

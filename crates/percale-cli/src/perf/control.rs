@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::proof::{Nonce, Proof};
 use super::round::{Round, Shape};
 use crate::failure::{Failure, Result};
 use crate::subject::Kind;
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What the process that measures asks of the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
+    /// The first where the other side has a key: this side has it.
+    Prove { nonce: Nonce, proof: Proof },
     /// Start a subject; `address` is where ours is reached, if it has an address.
     Open { kind: Kind, address: Option<String> },
     /// Get an open subject ready for such messages.
@@ -38,8 +41,10 @@ pub(crate) enum Request {
 /// What the other process answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The first word, unasked: which version speaks.
-    Hello { version: String },
+    /// The first word, unasked: which version speaks, and the number that a proof is to be about, if one is wanted.
+    Hello { version: String, nonce: Option<Nonce> },
+    /// The proof holds; this is the other one.
+    Proved { proof: Proof },
     /// The subject is open; where it is reached.
     Opened { address: Option<String> },
     /// Go.
@@ -89,14 +94,20 @@ impl Control {
         let mut line = serde_json::to_vec(message).map_err(Failure::system("writing JSON"))?;
         line.push(b'\n');
         let mut rest = line.as_slice();
+        let start = Instant::now();
         while !rest.is_empty() {
+            if start.elapsed() > PATIENCE {
+                return Err(Failure::Stalled(PATIENCE.as_secs()));
+            }
             let written = match &mut self.stream {
                 Stream::Local(stream) => stream.write(rest),
                 Stream::Remote(stream) => stream.write(rest),
             };
             match written {
                 Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT, PATIENCE)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::OUT, Duration::from_secs(1))?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // What the other said last explains more than the broken pipe does.
                 Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
@@ -149,6 +160,10 @@ impl Control {
     /// Looks, without waiting, whether the other process has ended or failed.
     pub(crate) fn check(&mut self) -> Result<()> {
         let open = self.fill()?;
+        if self.received.len() >= LINE {
+            // Nothing more is read, so the end would not be noticed either.
+            return Err(Failure::Protocol("requests while one is answered".into()));
+        }
         for line in self.received.split(|&byte| byte == b'\n') {
             if let Ok(Reply::Failed { why }) = serde_json::from_slice(line) {
                 return Err(Failure::Peer(why));

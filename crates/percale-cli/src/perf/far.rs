@@ -4,20 +4,29 @@
 //! that measures.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::control::{Control, Reply, Request};
+use super::proof::{self, Proof, Role};
 use super::watch::Watch;
-use super::{processors, say};
+use super::{plan, processors, say};
 use crate::failure::{Failure, Result};
-use crate::subject::{self, Bench, Kind};
+use crate::subject::{self, Bench, Kind, Place};
+use crate::transfer::visible;
 
-/// Serves one measurement until the other side closes the channel.
-pub(crate) fn serve(watch: &mut Watch, place: &subject::Place) -> Result<()> {
+/// How long the first request of another machine may take to come.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// How long any other may.
+const NEXT: Duration = Duration::from_secs(60);
+
+/// Serves one measurement until the other side closes the channel. `from`: its host, if that is another machine.
+pub(crate) fn serve(watch: &mut Watch, place: &Place, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
-    match greet_and_serve(watch, place, &mut open) {
+    match greet_and_serve(watch, place, from, &mut open) {
         // The end of the measurement, whichever way it came: there is nobody to tell.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
@@ -31,19 +40,28 @@ pub(crate) fn serve(watch: &mut Watch, place: &subject::Place) -> Result<()> {
 
 fn greet_and_serve(
     watch: &mut Watch,
-    place: &subject::Place,
+    place: &Place,
+    from: Option<IpAddr>,
     open: &mut HashMap<Kind, Box<dyn Bench>>,
 ) -> Result<std::convert::Infallible> {
-    watch.control.send(&Reply::Hello { version: env!("CARGO_PKG_VERSION").into() })?;
+    greet(watch, place)?;
     loop {
-        let request = watch.control.next(None, || open.values_mut().try_for_each(|bench| bench.progress()))?;
+        // A second process waits for the one that started it; nobody waits for a stranger.
+        let patience = from.map(|_| if open.is_empty() { FIRST } else { NEXT });
+        let request = watch.control.next(patience, || open.values_mut().try_for_each(|bench| bench.progress()))?;
         match request {
             Request::Open { kind, address } => {
+                if let Some(from) = from {
+                    check_stranger(kind, address.as_deref(), from)?;
+                }
                 let (bench, address) = subject::open_far(kind, address.as_deref(), place)?;
                 open.insert(kind, bench);
                 watch.control.send(&Reply::Opened { address })?;
             }
             Request::Prepare { kind, shape } => {
+                if !plan::is_possible(kind, &shape) {
+                    return Err(shape.refused());
+                }
                 find(open, kind)?.prepare(&shape)?;
                 watch.control.send(&Reply::Ready)?;
             }
@@ -53,7 +71,38 @@ fn greet_and_serve(
                 bench.far(&round, watch)?;
                 watch.control.send(&Reply::Done { verified: round.verified() })?;
             }
+            Request::Prove { .. } => return Err(Failure::Protocol("a proof that nobody wants".into())),
         }
+    }
+}
+
+/// Says hello; where there is a key, nothing is done for who does not show that he has it.
+fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION").into();
+    let Some(key) = place.key() else {
+        return watch.control.send(&Reply::Hello { version, nonce: None });
+    };
+    let ours = proof::nonce()?;
+    watch.control.send(&Reply::Hello { version, nonce: Some(ours) })?;
+    match watch.control.next(Some(FIRST), || Ok(()))? {
+        Request::Prove { nonce, proof } if proof.holds(key, Role::Near, &nonce, &ours) => {
+            let proof = Proof::new(key, Role::Far, &nonce, &ours);
+            watch.control.send(&Reply::Proved { proof })
+        }
+        Request::Prove { .. } => Err(Failure::Data("the authorization key is another one".into())),
+        _ => Err(Failure::Protocol("a request without the authorization key".into())),
+    }
+}
+
+/// Another machine may ask for percale, at its own address; so nobody has this process call anybody else.
+fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()> {
+    let refused = |why: &str| Err(Failure::Protocol(why.into()));
+    if !kind.is_percale() {
+        return refused("limits are measured on one machine");
+    }
+    match address.map(str::parse::<SocketAddr>) {
+        Some(Ok(address)) if address.ip() == from => Ok(()),
+        _ => refused("an address of another host than the one that asks"),
     }
 }
 
@@ -75,11 +124,11 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let memory = std::io::stdout().as_fd().try_clone_to_owned().map_err(Failure::system(what))?;
     let mut watch = Watch::new(Control::local(UnixStream::from(stream))?, processor.is_none());
     // A failure has been reported to the process that measures, which prints it.
-    serve(&mut watch, &subject::Place::Local(memory))
+    serve(&mut watch, &Place::Local(memory), None)
 }
 
 /// Waits at `address` for measurements from other machines, one after the other, for ever.
-pub(crate) fn listen(address: &str) -> Result<()> {
+pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
     let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
     let processors = processors::allowed()?;
@@ -87,15 +136,34 @@ pub(crate) fn listen(address: &str) -> Result<()> {
     if let Some(&last) = processors.last() {
         processors::pin(last)?;
     }
+    if key.is_none() {
+        say("There is no authorization key: whoever reaches this port may measure.");
+    }
     say(&format!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port()));
     loop {
-        let (stream, peer) = listener.accept().map_err(Failure::system("accepting a connection"))?;
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // A caller that has gone already, or no descriptor for the moment: others are served all the same.
+                say(&format!("accepting a connection: {error}"));
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
         say(&format!("Measuring with {peer}"));
-        let local = stream.local_addr().map_err(Failure::system("asking for the address"))?;
-        let mut watch = Watch::new(Control::remote(stream)?, false);
-        match serve(&mut watch, &subject::Place::Remote(SocketAddr::new(local.ip(), 0))) {
+        // In a thread of its own: whatever a stranger makes of it ends there.
+        let measured = std::thread::scope(|scope| scope.spawn(|| measure_with(stream, peer, key)).join());
+        match measured.unwrap_or_else(|_| Err(Failure::Data("a fault in this program, which is reported above".into())))
+        {
             Ok(()) => say(&format!("Done with {peer}")),
-            Err(error) => say(&format!("Failed with {peer}: {error}")),
+            Err(error) => say(&format!("Failed with {peer}: {}", visible::line(&error.to_string()))),
         }
     }
+}
+
+fn measure_with(stream: TcpStream, peer: SocketAddr, key: Option<&[u8]>) -> Result<()> {
+    let local = stream.local_addr().map_err(Failure::system("asking for the address"))?;
+    let place = Place::Remote(SocketAddr::new(local.ip(), 0), key.map(<[u8]>::to_vec));
+    let mut watch = Watch::new(Control::remote(stream)?, false);
+    serve(&mut watch, &place, Some(peer.ip()))
 }

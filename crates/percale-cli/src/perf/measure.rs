@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::plan::Planned;
-use super::round::{Round, Shape};
+use super::round::{MOST, Round, Shape, WARM};
 use super::session::Session;
 use crate::failure::{Failure, Result};
 use crate::pattern::Part;
@@ -21,9 +21,6 @@ const ROUNDS: u32 = 8;
 
 /// The bytes that a round of verification carries, about.
 const VERIFIED_BYTES: usize = 1 << 20;
-
-/// The most messages in one round: it bounds the memory for samples.
-const MOST: u64 = 1 << 20;
 
 /// The time that each setting of a limit is tried for, twice.
 const SETTING_TIME: Duration = Duration::from_millis(10);
@@ -191,7 +188,7 @@ impl Run {
 
     fn timed(&mut self, session: &mut Session, options: &Options) -> Result<()> {
         // The first messages of a round meet caches that the other side of the comparison has used.
-        let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, 64) };
+        let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
         let (samples, _) = session.round(self.kind, round)?;
         self.samples.append(samples);

@@ -2,7 +2,7 @@
 //!
 //! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
 //! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
-//! which rows there are, [`measure`] makes one of them. What it costs to have memory registered is measured apart:
+//! which rows there are, [`measure`] makes one of them; [`proof`]: who may measure. What it costs to have memory registered is measured apart:
 //! [`registration`]; and so are what addresses cost ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and what an
 //! [`rdma`] device takes for registrations.
 
@@ -25,6 +25,7 @@ mod line;
 mod measure;
 mod plan;
 mod processors;
+pub(crate) mod proof;
 mod rdma;
 pub(crate) mod registration;
 pub(crate) mod round;
@@ -39,8 +40,14 @@ const SECONDS: f64 = 0.8;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PerfArgs) -> Result<()> {
+    let key = args.authorization_key.as_deref().map(crate::transfer::key::read).transpose()?;
     if let Some(address) = &args.listen {
-        return far::listen(address);
+        return far::listen(address, key.as_deref());
+    }
+    if key.is_some() && args.host.is_none() {
+        return Err(Failure::Usage(
+            "--authorization-key is for measurements between machines: HOST:PORT or --listen".into(),
+        ));
     }
     if let Some(count) = args.addresses {
         return addresses::run(args, count);
@@ -71,7 +78,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     let longest = rows.iter().map(|row| row.bytes).max().unwrap_or(0);
     let mut session = match &args.host {
         None => Session::local(longest)?,
-        Some(address) => Session::remote(address)?,
+        Some(address) => Session::remote(address, key)?,
     };
     let measured = match measure_all(&mut session, &rows, &options, args.json) {
         Ok(measured) => measured,

@@ -55,6 +55,24 @@ impl Planned {
     }
 }
 
+/// Whether a command line leads to such messages of such a subject: what another process may ask this one for.
+pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
+    let Shape { op, bytes, memory } = *shape;
+    if !(1..=units::LONGEST).contains(&bytes) || op.refusal(bytes).is_some() {
+        return false;
+    }
+    [Transport::Shm, Transport::Tcp].into_iter().any(|transport| {
+        let bounces = transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get);
+        let planned = Planned { transport, op, bytes, memory };
+        (memory != Memory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
+            // A limit's operation may be another than the row's.
+            || op == Operation::Put && {
+                let row = Planned { op: Operation::PutLatency, ..planned };
+                row.op.refusal(bytes).is_none() && row.limit() == (kind, *shape)
+            }
+    })
+}
+
 /// The sizes of an operation where none are given.
 const fn default_sizes(op: Operation) -> &'static [usize] {
     match op {

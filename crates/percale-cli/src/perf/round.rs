@@ -79,7 +79,12 @@ impl Shape {
         if (1..=LONGEST).contains(&self.bytes) && self.op.refusal(self.bytes).is_none() {
             return Ok(());
         }
-        Err(Failure::Protocol(format!("{} of {} bytes", self.op.name(), self.bytes)))
+        Err(self.refused())
+    }
+
+    /// It is nothing that this version measures.
+    pub(crate) fn refused(&self) -> Failure {
+        Failure::Protocol(format!("{} of {} bytes", self.op.name(), self.bytes))
     }
 }
 
@@ -102,7 +107,23 @@ pub(crate) struct Round {
     pub(crate) setting: usize,
 }
 
+/// The most messages in one round: it bounds the memory for samples.
+pub(crate) const MOST: u64 = 1 << 20;
+
+/// The most untimed messages at the start of a round.
+pub(crate) const WARM: u64 = 64;
+
 impl Round {
+    /// Refuses what [`measure`](super::measure) does not ask for; `settings`: how many the subject has.
+    pub(crate) fn check(&self, shape: &Shape, settings: usize) -> Result<()> {
+        let count = (1..=MOST).contains(&self.count) && self.warm <= WARM;
+        if count && (self.batch == 1 || self.batch == shape.batch()) && self.setting < settings {
+            return Ok(());
+        }
+        let Self { count, batch, setting, .. } = self;
+        Err(Failure::Protocol(format!("a round of {count} messages in batches of {batch}, setting {setting}")))
+    }
+
     /// How many messages there are, or batches of accesses.
     pub(crate) const fn messages(&self) -> u64 {
         self.warm.saturating_add(self.count)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::control::{Control, Reply, Request};
 use super::processors;
+use super::proof::{self, Nonce, Proof, Role};
 use super::round::{Round, Shape};
 use super::watch::Watch;
 use crate::clock::Clock;
@@ -82,13 +83,13 @@ impl Session {
     }
 
     /// Reaches a process that waits on another machine.
-    pub(crate) fn remote(address: &str) -> Result<Self> {
+    pub(crate) fn remote(address: &str, key: Option<Vec<u8>>) -> Result<Self> {
         let stream = TcpStream::connect(address).map_err(Failure::system(format!("connecting to {address}")))?;
         let here = stream.local_addr().map_err(Failure::system("asking for the address"))?;
         if let Some(&first) = processors::allowed()?.first() {
             processors::pin(first)?;
         }
-        Self::greet(Place::Remote(SocketAddr::new(here.ip(), 0)), Control::remote(stream)?, false, None)
+        Self::greet(Place::Remote(SocketAddr::new(here.ip(), 0), key), Control::remote(stream)?, false, None)
     }
 
     /// With a thread of this process as the other side.
@@ -102,9 +103,38 @@ impl Session {
         let watch = Watch::new(control, yielding);
         let mut session = Self { open: HashMap::new(), place, watch, clock, rounds: 0, _second: second };
         match session.watch.control.reply(|| Ok(()))? {
-            Reply::Hello { version } if version == env!("CARGO_PKG_VERSION") => Ok(session),
-            Reply::Hello { version } => Err(Failure::Protocol(format!("its version is {version}"))),
+            Reply::Hello { version, nonce } if version == env!("CARGO_PKG_VERSION") => {
+                session.prove(nonce)?;
+                Ok(session)
+            }
+            Reply::Hello { version, .. } => Err(Failure::Protocol(format!("its version is {version}"))),
             other => Err(Failure::Protocol(format!("{other:?} instead of a greeting"))),
+        }
+    }
+
+    /// Shows that this side has the key that the other wants, and has the other show it.
+    fn prove(&mut self, theirs: Option<Nonce>) -> Result<()> {
+        let key = self.place.key();
+        let (key, theirs) = match (key, theirs) {
+            (None, None) => return Ok(()),
+            (Some(key), Some(theirs)) => (key, theirs),
+            (None, Some(_)) => {
+                return Err(Failure::Usage(
+                    "the other side wants an authorization key: give it with --authorization-key".into(),
+                ));
+            }
+            (Some(_), None) => {
+                return Err(Failure::Usage(
+                    "the other side was started without --authorization-key: start it with the key".into(),
+                ));
+            }
+        };
+        let nonce = proof::nonce()?;
+        let proof = Proof::new(key, Role::Near, &nonce, &theirs);
+        self.watch.control.send(&Request::Prove { nonce, proof })?;
+        match self.watch.control.reply(|| Ok(()))? {
+            Reply::Proved { proof } if proof.holds(key, Role::Far, &nonce, &theirs) => Ok(()),
+            _ => Err(Failure::Peer("it has another authorization key".into())),
         }
     }
 

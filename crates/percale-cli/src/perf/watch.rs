@@ -14,6 +14,9 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How long nothing may arrive from a process that lives.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long a round may last in which the other process accesses this one's memory, which this one cannot see.
+const ROUND: Duration = Duration::from_secs(3600);
+
 /// What a wait needs to end in every case: the control channel, which tells whether the other process is well.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -35,20 +38,20 @@ pub(crate) struct Spin {
     turns: u32,
     /// When the clock was read first, and when the other process was looked after last.
     times: Option<(Instant, Instant)>,
-    /// Whether nothing needs to arrive as long as the other process lives.
-    endless: bool,
+    /// Whether nothing needs to arrive for as long as a round may last.
+    long: bool,
 }
 
 impl Spin {
     /// The wait of a process whose memory the other accesses: it may last as long as a round.
-    pub(crate) const fn endless() -> Self {
-        Self { turns: 0, times: None, endless: true }
+    pub(crate) const fn of_a_round() -> Self {
+        Self { turns: 0, times: None, long: true }
     }
 
     /// Call this each time that there was nothing.
     ///
     /// # Errors
-    /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (unless endless).
+    /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (or for a round's longest time).
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
         self.polled(watch)?;
@@ -81,8 +84,9 @@ impl Spin {
         }
         *last = now;
         watch.control.check()?;
-        if !self.endless && now.duration_since(*first) > PATIENCE {
-            return Err(Failure::Stalled(PATIENCE.as_secs()));
+        let patience = if self.long { ROUND } else { PATIENCE };
+        if now.duration_since(*first) > patience {
+            return Err(Failure::Stalled(patience.as_secs()));
         }
         Ok(())
     }

@@ -245,6 +245,7 @@ impl<S: Subject> Bench for Runner<S> {
 
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
         let shape = self.shape()?;
+        round.check(&shape, self.subject.settings().len())?;
         round::far(&mut self.subject, &shape, round, watch)
     }
 
@@ -254,19 +255,26 @@ impl<S: Subject> Bench for Runner<S> {
 }
 
 /// Where the two sides are.
-#[derive(Debug)]
 pub(crate) enum Place {
     /// On one machine; the memory of the limits' programs.
     Local(OwnedFd),
-    /// On two; the address, without port, of this one as the other sees it.
-    Remote(SocketAddr),
+    /// On two; the address, without port, of this one as the other sees it, and the authorization key if there is one.
+    Remote(SocketAddr, Option<Vec<u8>>),
 }
 
 impl Place {
+    /// The authorization key, if there is one.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(_, key) => key.as_deref(),
+        }
+    }
+
     fn shared(&self) -> Result<Shared> {
         match self {
             Self::Local(memory) => Shared::map(memory),
-            Self::Remote(_) => Err(Failure::Protocol("limits are measured on one machine".into())),
+            Self::Remote(..) => Err(Failure::Protocol("limits are measured on one machine".into())),
         }
     }
 }

@@ -22,11 +22,16 @@ impl Node {
     fn open(transport: Transport, cma: bool, place: &Place) -> Result<Self> {
         let here = match place {
             Place::Local(_) => "127.0.0.1:0".into(),
-            Place::Remote(address) => address.to_string(),
+            Place::Remote(address, _) => address.to_string(),
         };
         let info = Info::discover().map_err(percale("looking what is here"))?;
         let domain = info.domain().transport(transport.kind()).progress(Progress::Manual);
-        let domain = if cma { domain } else { domain.cma(false) }.open();
+        let domain = if cma { domain } else { domain.cma(false) };
+        let domain = match place.key() {
+            Some(key) => domain.authorization_key(key),
+            None => domain,
+        };
+        let domain = domain.open();
         let domain = domain.map_err(percale("opening a domain"))?;
         let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.as_str()).map_err(percale("opening an endpoint"))?;

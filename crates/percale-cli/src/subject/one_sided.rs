@@ -397,7 +397,7 @@ impl Subject for OneSided {
         self.expect_told(OVER, watch)?;
         self.tell(REGION, watch)?;
         let mut own = 0;
-        let mut spin = Spin::endless();
+        let mut spin = Spin::of_a_round();
         while self.pending & RECEIVE != 0 {
             if adds {
                 self.exposed.block.word(0).fetch_add(1, SeqCst);
