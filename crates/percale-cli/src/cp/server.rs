@@ -17,7 +17,7 @@ use crate::transfer::visible;
 /// How long an answer, or a block, may take: long enough for a busy disk, and a server that dies is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the server may take to make a file permanent, or to look at it a second time; large ones have more.
+/// How long the server may take to have a file written to its disk, or to look at it a second time; at the end large ones have more.
 const PERMANENCE: Duration = Duration::from_secs(900);
 
 /// Bytes for which it has another second.
@@ -180,7 +180,8 @@ impl Server {
         let start = Instant::now();
         loop {
             self.ask(request)?;
-            match self.next_within(PATIENCE)? {
+            // What is not on the server's disk yet is written to it first.
+            match self.next_within(PERMANENCE)? {
                 Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
                 Reply::Failed { why, .. } => return Err(refused(&why)),
                 reply => return Ok(reply),

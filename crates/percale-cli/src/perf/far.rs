@@ -136,10 +136,10 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     if let Some(&last) = processors.last() {
         processors::pin(last)?;
     }
+    say(&format!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port()));
     if key.is_none() {
         say("There is no authorization key: whoever reaches this port may measure.");
     }
-    say(&format!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port()));
     loop {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,

@@ -122,22 +122,18 @@ impl Client {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes what is open: the client is gone.
-    pub(super) fn abandon(&self) {
+    /// Its connection is over: nothing more is done for it. What is open is closed by its own thread, whose receive has ended with the
+    /// connection, since closing may wait for a disk.
+    pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        let work = std::mem::take(&mut *self.work());
-        if let Some(transfer) = work.transfer {
-            self.service.report.left(self.address, &transfer);
-        }
     }
 
-    /// Ends the connection, and what is open.
+    /// Ends the connection.
     pub(super) fn cut_off(&self, why: &str) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             self.service.report.failed(self.address, &why);
             self.service.endpoint.disconnect(self.peer);
         }
-        self.abandon();
     }
 
     /// Its thread.
@@ -158,7 +154,12 @@ impl Client {
                 }
             }
         }
-        self.abandon();
+        self.leave();
+        let Work { transfer, pool } = std::mem::take(&mut *self.work());
+        drop(pool);
+        if let Some(transfer) = transfer {
+            self.service.report.left(self.address, &transfer);
+        }
     }
 
     /// Takes a message in: has a thread do what it asks for.
@@ -199,8 +200,9 @@ impl Client {
 
     /// Opens a file for it, in place of what it has open.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
-        // What it had open must not be in the way of what it opens.
-        drop(self.work().transfer.take());
+        // What it had open must not be in the way of what it opens. (Not closed under the lock: that may wait for a disk.)
+        let former = self.work().transfer.take();
+        drop(former);
         let transfer = open(&self.service)?;
         let reply = transfer.opened()?;
         let mut work = self.work();
@@ -250,7 +252,8 @@ impl Client {
     /// Says that something failed, which ends the transfer.
     fn fail(&self, number: u64, error: &io::Error) {
         self.service.report.failed(self.address, error);
-        drop(self.work().transfer.take());
+        let failed = self.work().transfer.take();
+        drop(failed);
         let again = error.kind() == io::ErrorKind::WouldBlock;
         self.answer(number, &Reply::Failed { why: error.to_string(), again });
     }

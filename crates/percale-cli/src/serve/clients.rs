@@ -103,7 +103,7 @@ impl Clients {
 
     fn leave(&mut self, address: SocketAddr) {
         if let Some(client) = self.present.remove(&address) {
-            client.abandon();
+            client.leave();
             self.left.push((address, client.peer(), Arc::downgrade(&client)));
         }
     }

@@ -1,5 +1,6 @@
 //! `percale serve` and `percale cp`: as users meet them, and as their enemies do.
 
+mod attempts;
 mod client;
 #[expect(dead_code, reason = "no process is looked at here")]
 #[path = "../common/mod.rs"]
@@ -11,3 +12,4 @@ mod hostile_server;
 mod interrupted;
 mod odd_files;
 mod place;
+mod stalling;

@@ -1,14 +1,16 @@
 //! Files and names as they are on real machines: written while they are copied, of /proc, with names of any bytes.
 
-#![expect(unsafe_code, reason = "writes a file through a mapping, as programs do")]
+#![expect(unsafe_code, reason = "writes a file through a mapping and takes a lease, as programs do")]
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
 
@@ -87,7 +89,7 @@ fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
                     break;
                 }
                 mapped.store(value);
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         });
         let output = copy(from, to, &["--transport", "tcp"]);
@@ -201,4 +203,32 @@ fn srv_007_parts_that_others_prepared_are_not_written_to() {
         let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
         assert!(error.contains("belongs to user 12345"), "{error}");
     }
+}
+
+#[test]
+fn srv_008_files_that_are_leased_are_refused_at_once_and_stop_nobody() {
+    let place = Place::new("leases");
+    for name in ["a", "one", "two"] {
+        place.write(&format!("served/{name}"), &content(14, 1000));
+    }
+    let serving = Serving::start(&place, &[]);
+    // SAFETY: ignoring a signal runs no code of this process when it comes; a lease's end is told by one.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    let leased = ["one", "two"].map(|name| {
+        let file = File::options().read(true).write(true).open(place.path(&format!("served/{name}"))).unwrap();
+        // SAFETY: the call takes numbers only.
+        let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        (file, taken == 0)
+    });
+    if leased.iter().any(|(_, taken)| !taken) {
+        return println!("skipped: this file system gives no leases");
+    }
+    // The kernel gives their holder up to 45 s to let go.
+    let start = Instant::now();
+    for name in ["one", "two", "one", "two"] {
+        let error = refused(&copy(&serving.at(name), &place.text("local/b"), &[]));
+        assert!(error.contains("lease"), "{error}");
+    }
+    copied(&copy(&serving.at("a"), &place.text("local/b"), &[]));
+    assert!(start.elapsed() < Duration::from_secs(20), "leases are waited for: {:?}", start.elapsed());
 }

@@ -1,0 +1,74 @@
+//! Attempts of hostile clients, and what an honest one gets meanwhile.
+//!
+//! Each kind of attempt is counted, and so are its successes: a file that is read or written although it must not be, or an honest
+//! client that is not served meanwhile. What is printed is the table; PERCALE_LONG=1 makes ten times as many attempts.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use percale::TransportKind;
+
+use crate::place::{Place, Serving};
+
+pub(crate) const KINDS: [TransportKind; 2] = [TransportKind::Shm, TransportKind::Tcp];
+
+/// How long an honest copy of a small file may take while others do harm.
+const HONEST: Duration = Duration::from_secs(20);
+
+/// Counts attempts and those that succeeded.
+#[derive(Default)]
+pub(crate) struct Attempts(Vec<(&'static str, u64, u64)>);
+
+impl Attempts {
+    /// Counts an attempt.
+    pub(crate) fn count(&mut self, kind: &'static str, succeeded: bool) {
+        let at = match self.0.iter().position(|(of, ..)| *of == kind) {
+            Some(at) => at,
+            None => {
+                self.0.push((kind, 0, 0));
+                self.0.len() - 1
+            }
+        };
+        self.0[at].1 += 1;
+        self.0[at].2 += u64::from(succeeded);
+    }
+
+    /// Prints the table, and fails the test if there were successes.
+    pub(crate) fn report(&self) {
+        for (kind, attempts, successes) in &self.0 {
+            println!("hostile client: {attempts:5} x {kind}: {successes} successes");
+        }
+        assert!(self.0.iter().all(|(.., successes)| *successes == 0), "see the table");
+    }
+}
+
+/// Whether an honest client gets a file in time.
+pub(crate) fn serves(serving: &Serving, place: &Place, name: &str) -> bool {
+    let target = place.path("local/honest");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["cp", &serving.at(name), target.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            None if start.elapsed() > HONEST => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+            status => break status,
+        }
+    };
+    let same = std::fs::read(&target).ok() == std::fs::read(place.path(&format!("served/{name}"))).ok();
+    std::fs::remove_file(&target).ok();
+    status.is_some_and(|status| status.success()) && same
+}
+
+pub(crate) fn resident(child: &Child) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}

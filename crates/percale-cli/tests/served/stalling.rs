@@ -1,0 +1,208 @@
+//! Clients that keep to the protocol of `percale serve`, more or less, and do what might keep others from being served.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use percale::TransportKind;
+use serde_json::json;
+
+use crate::attempts::{Attempts, KINDS, resident, serves};
+use crate::client::{Client, TAG, get, put};
+use crate::common::text;
+use crate::place::{Place, Serving, content, copy, refused, repeats};
+
+#[test]
+fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
+    let place = Place::new("stalling");
+    place.write("served/a", &content(3, 100_000));
+    let server = Serving::start(&place, &["--writable"]);
+    let mut attempts = Attempts::default();
+    for transport in KINDS {
+        // One long message each, offered and never given.
+        let stalled: Vec<_> = (0..repeats(3))
+            .map(|_| {
+                let client = Client::new(&server.address, transport);
+                std::mem::forget(client.endpoint.tagged_send(client.server, TAG, vec![b'['; 2_080_000]).start());
+                client
+            })
+            .collect();
+        attempts.count("an offer whose pull is not answered", !serves(&server, &place, "a"));
+        drop(stalled);
+        // Requests whose answers nobody takes: long refusals.
+        let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
+        let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(4000))}).to_string().into_bytes();
+        for client in &deaf {
+            for _ in 0..200 {
+                if let Ok(sending) = client.endpoint.tagged_send(client.server, TAG, long.clone()).start() {
+                    std::mem::forget(sending);
+                }
+            }
+        }
+        attempts.count("answers that are not taken", !serves(&server, &place, "a"));
+        drop(deaf);
+        // One has a name locked, and others ask for it again and again.
+        let locking = Client::new(&server.address, transport);
+        locking.open(&put("locked", 10_000_000));
+        let asking: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
+        for client in &asking {
+            for _ in 0..8 {
+                client.request(&put("locked", 10_000_000));
+            }
+        }
+        attempts.count("a name that is locked", !serves(&server, &place, "a"));
+        drop((locking, asking));
+        // More clients than there are places, with files open or without.
+        let idle: Vec<_> = (0..70)
+            .map(|number| {
+                let client = Client::connect(&server.address, transport, "127.0.0.1:0");
+                if number % 2 == 0
+                    && let Ok(client) = &client
+                    && client.try_hear(Duration::from_secs(5)).is_ok()
+                {
+                    client.request(&get("a"));
+                }
+                client
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(1200));
+        attempts.count("more idle clients than places", !serves(&server, &place, "a"));
+        drop(idle);
+    }
+    attempts.report();
+}
+
+#[test]
+fn srv_008_long_requests_cost_neither_memory_nor_log() {
+    let place = Place::new("long-requests");
+    place.write("served/a", b"text");
+    let mut server = Serving::start(&place, &[]);
+    let mut attempts = Attempts::default();
+    let before = resident(&server.child);
+    for transport in KINDS {
+        for _ in 0..repeats(10) {
+            let client = Client::new(&server.address, transport);
+            let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(2_000_000))}).to_string();
+            // It may be cut off before all is sent.
+            let _said: Result<(), _> = client.try_say(long.as_bytes());
+            let answered =
+                client.try_hear(Duration::from_secs(20)).is_ok_and(|reply| reply["reply"]["Opened"].is_object());
+            attempts.count("a request of 12 MB", answered);
+        }
+    }
+    let grown = resident(&server.child).saturating_sub(before);
+    println!("hostile client: the server has grown by {} KiB", grown >> 10);
+    attempts.count("memory after long requests", grown > 48 << 20);
+    attempts.count("serving on", !serves(&server, &place, "a"));
+    server.child.kill().unwrap();
+    let mut log = String::new();
+    server.lines.read_to_string(&mut log).unwrap();
+    println!("hostile client: {} bytes of log", log.len());
+    attempts.count("log of long requests", log.len() > repeats(10) as usize * 4000);
+    attempts.report();
+}
+
+#[test]
+fn srv_008_a_reader_of_the_output_that_stops_stops_nobody() {
+    let place = Place::new("reader");
+    place.write("served/a", b"text");
+    // Its lines are not read from here on.
+    let server = Serving::start(&place, &[]);
+    let mut attempts = Attempts::default();
+    let client = Client::new(&server.address, TransportKind::Tcp);
+    for _ in 0..2000 {
+        assert!(client.refusal(&get(&"\u{7f}".repeat(4000))).is_some());
+    }
+    attempts.count("output that is not read", !serves(&server, &place, "a"));
+    attempts.report();
+}
+
+#[test]
+fn srv_008_strangers_without_the_key_use_up_nothing() {
+    let place = Place::new("strangers");
+    place.write("served/a", b"text");
+    place.write("key", b"secret");
+    place.mode("key", 0o600);
+    let key = place.text("key");
+    let mut shell = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_percale");
+    let script = "ulimit -n 256 && exec \"$0\" serve \"$1\" --listen 127.0.0.1:0 --json --authorization-key \"$2\"";
+    shell.args(["-c", script, program, &place.text("served"), &key]);
+    let server = Serving::of(&mut shell);
+    let mut attempts = Attempts::default();
+    // Silent, half a hello, and nonsense.
+    let strangers: Vec<_> = (0..repeats(600).min(900))
+        .filter_map(|number| {
+            let mut stream = std::net::TcpStream::connect(&server.address).ok()?;
+            match number % 3 {
+                0 => {}
+                1 => drop(stream.write_all(b"percale")),
+                _ => drop(stream.write_all(&[0xff; 4096])),
+            }
+            Some(stream)
+        })
+        .collect();
+    println!("hostile client: {} strangers", strangers.len());
+    let target = place.text("local/a");
+    let output = copy(&server.at("a"), &target, &["--authorization-key", &key]);
+    attempts.count("strangers that hold descriptors", !output.status.success());
+    println!("hostile client: {}", text(&output.stderr));
+    attempts.report();
+}
+
+#[test]
+fn srv_009_a_limit_on_file_sizes_is_an_error_and_no_end() {
+    let place = Place::new("file-size");
+    place.write("served/a", b"text");
+    place.write("local/long", &content(1, 6 << 20));
+    let program = env!("CARGO_BIN_EXE_percale");
+    let mut shell = Command::new("sh");
+    // In units of 512 bytes: 5 MB.
+    let script = "ulimit -f 10000 && exec \"$0\" serve \"$1\" --listen 127.0.0.1:0 --json --writable";
+    shell.args(["-c", script, program, &place.text("served")]);
+    let server = Serving::of(&mut shell);
+    let output = copy(&place.text("local/long"), &server.at("b"), &["--transport", "tcp"]);
+    let error = refused(&output);
+    assert!(error.contains("File too large"), "{error}");
+    assert!(!place.path("served/b").exists());
+    assert!(serves(&server, &place, "a"));
+    // The client's limit likewise.
+    place.write("served/long", &content(1, 6 << 20));
+    let script = "ulimit -f 10000 && exec \"$0\" cp \"$1\" \"$2\" --transport tcp";
+    let output =
+        Command::new("sh").args(["-c", script, program, &server.at("long"), &place.text("local/b")]).output().unwrap();
+    assert!(refused(&output).contains("File too large"), "{output:?}");
+    assert!(!place.path("local/b").exists());
+}
+
+#[test]
+fn srv_012_pipes_are_not_opened() {
+    let place = Place::new("pipes");
+    place.write("served/a", b"text");
+    let fifo = place.path("served/pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let server = Serving::start(&place, &["--writable"]);
+    let client = Client::new(&server.address, TransportKind::Tcp);
+    let writer = || std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
+    let stop = AtomicBool::new(false);
+    let opened = std::thread::scope(|scope| {
+        // A writer gets in as soon as there is a reader, if only for a moment.
+        let watching = scope.spawn(|| {
+            let mut opened = 0;
+            while !stop.load(Ordering::Relaxed) {
+                opened += u32::from(writer().is_ok());
+            }
+            opened
+        });
+        for _ in 0..repeats(200) {
+            assert!(client.refusal(&get("pipe")).unwrap().contains("no regular file"));
+            assert!(client.refusal(&put("pipe", 3)).unwrap().contains("no regular file"));
+        }
+        stop.store(true, Ordering::Relaxed);
+        watching.join().unwrap()
+    });
+    assert_eq!(opened, 0, "the pipe was opened");
+    assert!(serves(&server, &place, "a"));
+}
