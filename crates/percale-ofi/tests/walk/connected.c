@@ -134,7 +134,7 @@ bool refused_connection(struct world *w)
 	struct meeting m;
 	struct fi_info *info;
 	struct cm_event e;
-	struct fid_ep *alias;
+	struct fid_ep *alias = NULL;
 	uint32_t event;
 
 	if (!listen_here(w, &m))

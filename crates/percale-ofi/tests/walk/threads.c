@@ -86,7 +86,7 @@ static void alias_closed_at_once(void)
 	open_simple(&w, FI_MSG, &av);
 	for (int round = 0; round < ROUNDS; round++) {
 		struct fid_cq *cq;
-		struct fid_ep *ep, *alias;
+		struct fid_ep *ep, *alias = NULL;
 		NEEDS(fi_cq_open(w.domain, NULL, &cq, NULL));
 		ep = open_bound(&w, av, cq);
 		NEEDS(fi_ep_alias(ep, &alias, FI_TRANSMIT));
