@@ -18,11 +18,12 @@ pub(crate) struct Arguments {
 }
 
 /// What each target feeds with arbitrary bytes.
-const TARGETS: [(&str, &str); 5] = [
+const TARGETS: [(&str, &str); 6] = [
     ("ring", "what a peer may write into a ring it shares with us"),
     ("stream", "what a peer may send on a TCP connection"),
     ("control", "what a peer may say about connections of endpoints that have one each"),
     ("grants", "what a target may say about its regions"),
+    ("names", "what a peer may send for an application to parse: names of memory, raw keys"),
     ("handshake", "what a stranger may send before it is known"),
 ];
 

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
         let region = domain.register(domain.allocate(LEN)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
         let name = region.remote().to_bytes(); // Usually sent in a message to those who may use it.
-        let all = RemoteMemory::from_bytes(&name).ok_or("a name of a region")?;
+        let all = RemoteMemory::from_bytes(&name)?;
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -179,7 +179,7 @@ impl OneSided {
         self.until(RECEIVE, watch)?;
         let mut bytes = [0; RemoteMemory::BYTES];
         self.local.read(self.place(TOLD), &mut bytes);
-        self.theirs = RemoteMemory::from_bytes(&bytes).filter(|theirs| theirs.len >= self.shape.bytes as u64);
+        self.theirs = RemoteMemory::from_bytes(&bytes).ok().filter(|theirs| theirs.len >= self.shape.bytes as u64);
         self.theirs.map(drop).ok_or_else(|| Failure::Protocol("too little remote memory".into()))
     }
 
@@ -188,7 +188,9 @@ impl OneSided {
     fn remote(&self, slot: usize) -> Result<RemoteMemory> {
         let theirs = self.theirs.ok_or_else(|| Failure::Protocol("an access before the memory was named".into()))?;
         let start = (slot * self.shape.stride()) as u64;
-        Ok(theirs.slice(start..start + self.shape.bytes as u64))
+        theirs
+            .checked_slice(start..start + self.shape.bytes as u64)
+            .map_err(|error| Failure::Protocol(error.to_string()))
     }
 
     #[inline]

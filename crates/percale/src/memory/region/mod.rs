@@ -63,7 +63,7 @@ pub(crate) use self::raw_key::Secret;
 pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub(crate) use self::registered::Grantee;
 pub use self::registered::Registered;
-pub use self::remote::RemoteMemory;
+pub use self::remote::{RemoteMemory, RemoteMemoryError};
 pub(crate) use self::revocation::{Revocation, wait_until};
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;

@@ -1,5 +1,7 @@
 //! How a region is named by those who may reach it.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::ops::Range;
 
 use zerocopy::little_endian::U64;
@@ -33,16 +35,28 @@ impl RemoteMemory {
     /// A part of it.
     ///
     /// # Panics
-    /// If the range is not within it.
+    /// If the range is not within it. Where a peer had a say in the range, or in this name, use
+    /// [`checked_slice`](Self::checked_slice).
     #[must_use]
     #[track_caller]
     pub fn slice(&self, range: Range<u64>) -> Self {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "{range:?} is out of range for {} bytes of remote memory",
-            self.len
-        );
-        Self { key: self.key, address: self.address.wrapping_add(range.start), len: range.end - range.start }
+        match self.checked_slice(range) {
+            Ok(part) => part,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A part of it, by a range that may be anything.
+    ///
+    /// # Errors
+    /// [`RemoteMemoryError::Range`] if the range is backwards or not within it.
+    pub fn checked_slice(&self, range: Range<u64>) -> Result<Self, RemoteMemoryError> {
+        let outside = RemoteMemoryError::Range { start: range.start, end: range.end, len: self.len };
+        if range.end > self.len {
+            return Err(outside);
+        }
+        let len = range.end.checked_sub(range.start).ok_or(outside)?;
+        Ok(Self { key: self.key, address: self.address.wrapping_add(range.start), len })
     }
 
     /// To be sent to a peer.
@@ -52,11 +66,53 @@ impl RemoteMemory {
         zerocopy::transmute!(bytes)
     }
 
-    /// What a peer sent; `None` if it is too short.
+    /// What a peer sent.
+    ///
+    /// # Errors
+    /// [`RemoteMemoryError::Length`] if these are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if its end is beyond the
+    /// last address: no region is there.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RemoteMemoryError> {
+        let read = Bytes::read_from_bytes(bytes).map_err(|_| RemoteMemoryError::Length(bytes.len()))?;
+        let (key, address, len) = (read.key.get(), read.address.get(), read.len.get());
+        if len > 1 && address.checked_add(len.saturating_sub(1)).is_none() {
+            return Err(RemoteMemoryError::Wraps { address, len });
+        }
+        Ok(Self { key, address, len })
+    }
+}
+
+/// Why bytes are no [`RemoteMemory`], or a range is no part of it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteMemoryError {
+    /// Another number of bytes.
+    #[error("{0} bytes are not the name of a peer's memory, which has {expected}", expected = RemoteMemory::BYTES)]
+    Length(usize),
+    /// The end is beyond the last address.
+    #[error("{len} bytes at address {address:#x} of a peer end beyond the last address")]
+    Wraps {
+        /// The first byte's.
+        address: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The range is backwards, or ends behind the memory.
+    #[error("{start}..{end} is out of range for {len} bytes of remote memory")]
+    Range {
+        /// The first byte.
+        start: u64,
+        /// The byte behind the last.
+        end: u64,
+        /// Bytes that there are.
+        len: u64,
+    },
+}
+
+impl RemoteMemoryError {
+    /// The libfabric code.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (bytes, _) = Bytes::read_from_prefix(bytes).ok()?;
-        Some(Self { key: bytes.key.get(), address: bytes.address.get(), len: bytes.len.get() })
+    pub const fn errno(&self) -> i32 {
+        libc::EINVAL
     }
 }
 
@@ -66,10 +122,33 @@ mod tests {
 
     #[test]
     fn it_travels_and_is_cut() {
-        let memory = RemoteMemory { key: 7, address: u64::MAX - 4, len: 100 };
-        assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), Some(memory));
-        assert_eq!(RemoteMemory::from_bytes(&[0; 23]), None);
-        assert_eq!(memory.slice(5..100), RemoteMemory { key: 7, address: 0, len: 95 });
+        let memory = RemoteMemory { key: 7, address: u64::MAX - 99, len: 100 };
+        assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), Ok(memory));
+        assert_eq!(memory.slice(5..100), RemoteMemory { key: 7, address: u64::MAX - 94, len: 95 });
+        assert_eq!(memory.checked_slice(100..100).map(|part| part.len), Ok(0));
+    }
+
+    #[test]
+    fn what_a_peer_sent_is_refused_and_never_panics() {
+        let bytes = RemoteMemory { key: 7, address: 1, len: 100 }.to_bytes();
+        for len in (0..64).filter(|len| *len != RemoteMemory::BYTES) {
+            let sent: Vec<u8> = bytes.iter().copied().cycle().take(len).collect();
+            assert_eq!(RemoteMemory::from_bytes(&sent), Err(RemoteMemoryError::Length(len)));
+        }
+        let wraps = RemoteMemory { key: 7, address: u64::MAX - 98, len: 101 };
+        assert!(matches!(RemoteMemory::from_bytes(&wraps.to_bytes()), Err(RemoteMemoryError::Wraps { .. })));
+        let edges = [0, 1, 99, 100, 101, 1 << 63, u64::MAX - 1, u64::MAX];
+        for address in edges {
+            for len in edges {
+                let memory = RemoteMemory { key: 7, address, len };
+                let read = RemoteMemory::from_bytes(&memory.to_bytes());
+                assert_eq!(read.is_ok(), len < 2 || address.checked_add(len - 1).is_some(), "{memory:?}");
+                for (start, end) in edges.into_iter().flat_map(|start| edges.map(|end| (start, end))) {
+                    let part = memory.checked_slice(start..end);
+                    assert_eq!(part.is_ok(), start <= end && end <= len, "{start}..{end} of {memory:?}");
+                }
+            }
+        }
     }
 
     #[test]
