@@ -34,6 +34,7 @@ pub mod refused;
 pub mod address;
 pub mod collective;
 pub mod completion;
+mod debug;
 pub mod device;
 pub mod domain;
 pub mod endpoint;
@@ -49,6 +50,8 @@ mod table;
 pub mod transport;
 pub mod trigger;
 pub mod wire;
+
+pub(crate) use debug::short_debug;
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;

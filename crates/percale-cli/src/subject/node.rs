@@ -85,7 +85,7 @@ impl Node {
     #[cold]
     fn broken(&mut self, error: &impl std::fmt::Display) -> Failure {
         let why = match self.endpoint.read_error() {
-            Some(entry) => format!("{error}: {entry:?}"),
+            Some(entry) => entry.to_string(),
             None => error.to_string(),
         };
         Failure::Percale { what: "carrying messages", why }

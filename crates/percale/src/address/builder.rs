@@ -4,11 +4,13 @@ use super::name::Family;
 use super::vector::{AddressError, AddressVector, VectorOptions, VectorType};
 
 /// Collects what a vector is to be like.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 #[must_use = "nothing is made before `build`"]
 pub struct VectorBuilder {
     options: VectorOptions,
 }
+
+crate::short_debug!(VectorBuilder, "VectorBuilder");
 
 impl VectorBuilder {
     /// What its numbers mean (FI_AV_TABLE, FI_AV_MAP).

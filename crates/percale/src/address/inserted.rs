@@ -4,10 +4,12 @@ use super::PeerAddress;
 use super::error::AddressError;
 
 /// What became of each address of one insertion, in order. Consecutive numbers take no more room than one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inserted {
     runs: Vec<Run>,
 }
+
+crate::short_debug!(Inserted, "Inserted");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Run {

@@ -23,16 +23,19 @@ use crate::memory::forked::Process;
 
 /// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
 /// addresses fail with [`AddressError::Canceled`]. Everything else is waited for.
-#[derive(Debug)]
 pub struct Inserter {
     shared: Arc<Shared>,
     /// The thread, and the process that it is in.
     worker: Mutex<Option<(JoinHandle<()>, Process)>>,
 }
 
+crate::short_debug!(Inserter, "Inserter");
+
 /// An insertion under way.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Insertion(Arc<OnceLock<Inserted>>);
+
+crate::short_debug!(Insertion, "Insertion");
 
 impl Insertion {
     /// What became of it, once it is over; its events come no earlier.

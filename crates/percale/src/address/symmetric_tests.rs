@@ -143,7 +143,7 @@ fn node() -> impl Strategy<Value = String> {
 proptest! {
     // 100,000 with PROPTEST_CASES=100000.
     #[test]
-    fn av_042_av_044_a_range_is_what_writing_it_out_gives(
+    fn av_042_av_044_av_059_a_range_is_what_writing_it_out_gives(
         node in node(), nodes in 1usize..14, service in prop_oneof![1u16..=9999, 65_520u16..=65_535], services in 1usize..9,
     ) {
         let service = service.to_string();

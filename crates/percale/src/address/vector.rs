@@ -63,12 +63,14 @@ pub struct VectorOptions {
 }
 
 /// Numbers for peers. Each handle is the same vector.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AddressVector {
     shared: Arc<Shared>,
     /// The store's, within reach.
     cells: Cells,
 }
+
+crate::short_debug!(AddressVector, "AddressVector");
 
 #[derive(Debug)]
 struct Shared {

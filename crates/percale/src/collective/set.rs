@@ -6,12 +6,14 @@ use crate::address::PeerAddress;
 
 /// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set of its own addresses; a member's
 /// place in it is its rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AddressSet {
     members: Vec<PeerAddress>,
     /// The same, to be found: a set has thousands of members at times.
     known: BTreeSet<PeerAddress>,
 }
+
+crate::short_debug!(AddressSet, "AddressSet");
 
 impl AddressSet {
     /// An empty set.

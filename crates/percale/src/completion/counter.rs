@@ -65,10 +65,12 @@ impl From<WaitError> for CounterError {
 }
 
 /// Counts completed operations. Each handle is the same counter.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Counter {
     line: Arc<Line>,
 }
+
+crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.gate.errors());
 
 /// What counting touches lies in the first cache line; two lines, since processors fetch pairs.
 #[derive(Debug, Default)]

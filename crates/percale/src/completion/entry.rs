@@ -166,7 +166,7 @@ impl ErrorCode {
 }
 
 /// One failed operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ErrorEntry {
     /// What a success would have said, as far as it is known; `len` is what did arrive.
     pub entry: Entry,
@@ -177,6 +177,8 @@ pub struct ErrorEntry {
     /// What happened, in words, beyond what `error` says; may be empty.
     pub text: Cow<'static, str>,
 }
+
+crate::short_debug!(ErrorEntry, "ErrorEntry", context: |this| this.entry.context, error: |this| this.error, text: |this| crate::debug::cut(&this.text).to_owned());
 
 impl ErrorEntry {
     /// The failure of the operation that `entry` describes.
@@ -212,7 +214,7 @@ impl std::fmt::Display for ErrorEntry {
             write!(f, " by {} bytes", self.overflow)?;
         }
         if !self.text.is_empty() {
-            write!(f, " ({})", self.text)?;
+            write!(f, ": {}", self.text)?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::endpoint::connection::ConnectionRequest;
 pub const DEFAULT_LIMIT: usize = 4096;
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// A connection to a peer stands.
@@ -159,11 +159,38 @@ pub enum Event {
     },
 }
 
+impl std::fmt::Debug for Event {
+    /// Which event it is, and why; what peers sent is not written to logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, reason) = match self {
+            Self::Connected { reason, .. } => ("Connected", reason.as_str()),
+            Self::ConnectionRequest(_) => ("ConnectionRequest", ""),
+            Self::ConnectionRefused { reason, .. } => ("ConnectionRefused", reason.as_str()),
+            Self::Shutdown { reason, .. } => ("Shutdown", reason.as_str()),
+            Self::Joined { .. } => ("Joined", ""),
+            Self::JoinFailed { reason, .. } => ("JoinFailed", reason.as_str()),
+            Self::Failed { reason, .. } => ("Failed", reason.as_str()),
+            Self::PeerDown { reason, .. } => ("PeerDown", reason.as_str()),
+            Self::PeerReplaced { .. } => ("PeerReplaced", ""),
+            Self::AddressFailed { .. } => ("AddressFailed", ""),
+            Self::AddressesInserted { .. } => ("AddressesInserted", ""),
+            Self::Registered { .. } => ("Registered", ""),
+            Self::RegistrationFailed { reason, .. } => ("RegistrationFailed", reason.as_str()),
+            Self::User { .. } => ("User", ""),
+            Self::Lost { .. } => ("Lost", ""),
+        };
+        let reason = crate::debug::cut(reason);
+        if reason.is_empty() { write!(f, "Event::{name}") } else { write!(f, "Event::{name}: {reason}") }
+    }
+}
+
 /// The queue holds as many events as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event queue is full; read some events, then write again")]
 #[non_exhaustive]
 pub struct EventQueueFull;
+
+crate::short_debug!(EventQueue, "EventQueue");
 
 impl EventQueueFull {
     /// The code that libfabric has for this error.
@@ -174,7 +201,7 @@ impl EventQueueFull {
 }
 
 /// Where events wait to be read. Each handle is the same queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EventQueue {
     shared: Arc<Shared>,
 }

@@ -44,10 +44,12 @@ impl CompletionError {
 }
 
 /// Where the results of operations wait to be read. Each handle is the same queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CompletionQueue {
     shared: Arc<Shared>,
 }
+
+crate::short_debug!(CompletionQueue, "CompletionQueue");
 
 #[derive(Debug)]
 struct Shared {

@@ -42,7 +42,6 @@ impl ErrorAvailable {
 }
 
 /// Results that wait to be read.
-#[derive(Debug)]
 pub struct Ring {
     /// A circle: entry `n` since the beginning is at `n` modulo the length, a power of two.
     places: Box<[Entry]>,
@@ -58,6 +57,8 @@ pub struct Ring {
     room: usize,
     limit: usize,
 }
+
+crate::short_debug!(Ring, "Ring");
 
 /// Results that a ring takes by default before it refuses operations.
 pub const DEFAULT_LIMIT: usize = 1 << 20;

@@ -29,10 +29,12 @@ use super::wait::WaitError;
 /// A queue or event queue has something while anything waits in it. A counter has something when its value or its error value
 /// has changed since the set last told so, or since the counter was added; of several threads that wait, each change wakes at
 /// least one. Waiting drives the endpoints that feed the members, each once a look.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct WaitSet {
     group: Arc<Group>,
 }
+
+crate::short_debug!(WaitSet, "WaitSet");
 
 impl WaitSet {
     /// An empty set.

@@ -26,12 +26,14 @@ const MOST_BYTES: usize = 1 << 29;
 /// Memory that the kernel does not pin (what this process may not write, most kinds of mapped files, and what is beyond the
 /// limits of pinned memory once idle registrations are gone) is transferred all the same, by ordinary operations;
 /// [`Self::ordinary_transfers`] counts them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FixedBuffers {
     table: BufferTable,
     cache: Cache<BufferTable>,
     ordinary: Arc<AtomicU64>,
 }
+
+crate::short_debug!(FixedBuffers, "FixedBuffers");
 
 /// One user of [`FixedBuffers`]: a thread.
 pub struct FixedLane {

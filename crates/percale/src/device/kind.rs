@@ -83,11 +83,13 @@ impl Place {
 }
 
 /// A device whose memory operations may use.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Device {
     driver: &'static dyn Driver,
     ordinal: u32,
 }
+
+crate::short_debug!(Device, "Device", interface: |this| this.interface(), ordinal: |this| this.ordinal);
 
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {

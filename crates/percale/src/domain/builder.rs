@@ -26,7 +26,13 @@ pub enum OpenError {
     Transport(String),
     /// The system refused a thread or a descriptor.
     #[error("the system refused what a domain needs: {0}; raise the limits on threads and open files")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl OpenError {
@@ -42,7 +48,7 @@ impl OpenError {
 }
 
 /// Collects the settings of a domain. [`Info::domain`](crate::fabric::Info::domain) makes one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is opened before `open`"]
 pub struct DomainBuilder {
     settings: Settings,
@@ -50,6 +56,8 @@ pub struct DomainBuilder {
     missing: String,
     chosen: Vec<TransportKind>,
 }
+
+crate::short_debug!(DomainBuilder, "DomainBuilder");
 
 impl DomainBuilder {
     pub(crate) fn new(shm: bool, verbs: Option<Arc<Adapter>>, tcp: bool, cma: bool, missing: String) -> Self {

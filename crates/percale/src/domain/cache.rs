@@ -92,13 +92,14 @@ pub struct CacheNote {
 }
 
 /// A cache that was opened, and what is to be told of it.
-#[derive(Debug)]
 pub struct OpenedCache<R: Registrar> {
     /// The cache.
     pub cache: Cache<R>,
     /// Which monitor it has and why, and what is not as asked for.
     pub notes: Vec<CacheNote>,
 }
+
+crate::short_debug!(for [R: Registrar] OpenedCache<R>, "OpenedCache");
 
 impl CacheNote {
     fn warning(text: String) -> Self {

@@ -169,10 +169,12 @@ impl Inner {
 }
 
 /// A domain; a handle, cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Domain {
     pub(crate) inner: Arc<Inner>,
 }
+
+crate::short_debug!(Domain, "Domain");
 
 impl Domain {
     /// A new address vector.

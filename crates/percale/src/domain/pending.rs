@@ -13,11 +13,12 @@ use crate::memory::forked::ProcessMutex;
 use crate::memory::region::{Region, RegisterError, Registration, Terms};
 
 /// A region that is not there yet. Dropping it withdraws the registration: then there is no event.
-#[derive(Debug)]
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
     shared: Arc<ProcessMutex<State>>,
 }
+
+crate::short_debug!(PendingRegion, "PendingRegion");
 
 #[derive(Debug)]
 enum State {

@@ -65,13 +65,19 @@ pub enum BindError {
     Contexts(u16),
     /// The system refused descriptors or memory.
     #[error("the system refused what an endpoint needs: {0}; raise the limit on open files, or use fewer endpoints")]
-    System(#[from] io::Error),
+    System(io::Error),
     /// Automatic progress needs an endpoint that its thread can reach.
     #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
     NotShared,
     /// The process is a fork of the one that opened the domain.
     #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
     Forked,
+}
+
+impl From<io::Error> for BindError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl BindError {
@@ -88,7 +94,6 @@ impl BindError {
 }
 
 /// Collects what an endpoint is made of.
-#[derive(Debug)]
 #[must_use = "nothing is opened before `bind`"]
 pub struct EndpointBuilder<'d> {
     pub(super) domain: &'d Domain,
@@ -105,6 +110,8 @@ pub struct EndpointBuilder<'d> {
     /// It is a context of a scalable endpoint.
     pub(super) seat: Option<Seat>,
 }
+
+crate::short_debug!(EndpointBuilder<'_>, "EndpointBuilder");
 
 /// Whom an endpoint is for.
 #[derive(Clone, Copy, Debug)]

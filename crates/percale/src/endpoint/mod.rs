@@ -58,7 +58,6 @@ use crate::domain::Domain;
 use crate::memory::window::TypeTwo;
 
 /// A reliable-datagram endpoint. See the [module](self).
-#[derive(Debug)]
 pub struct Endpoint<A: Ownership = Owned> {
     access: A,
     /// The descriptor, reachable without the lock.
@@ -70,6 +69,8 @@ pub struct Endpoint<A: Ownership = Owned> {
     /// How operations name its only peer, if it has only one.
     peer: PeerAddress,
 }
+
+crate::short_debug!(for [A: Ownership] Endpoint<A>, "Endpoint");
 
 /// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
 pub type SharedEndpoint = Endpoint<Shared>;

@@ -143,13 +143,14 @@ pub(super) mod reach {
 }
 
 /// One owner, no lock: the endpoint is `Send` but not `Sync`.
-#[derive(Debug)]
 pub struct Owned {
     process: Process,
     engine: RefCell<Engine>,
     /// Waits at what the endpoint reports to are refused.
     undriven: RefCell<Undriven>,
 }
+
+crate::short_debug!(Owned, "Owned");
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
@@ -249,11 +250,13 @@ struct State {
 }
 
 /// Many threads, one uncontended lock.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Shared {
     inner: Arc<Inner>,
     owner: Arc<Owner>,
 }
+
+crate::short_debug!(Shared, "Shared");
 
 /// The application's handles together: dropped with the last of them.
 #[derive(Debug)]

@@ -25,13 +25,15 @@ use crate::wire::hello::Incarnation;
 pub const CONTEXT_LIMIT: u16 = 256;
 
 /// An address that contexts share. Closed when it and all contexts are dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ScalableEndpoint {
     domain: Domain,
     place: SharedPlace,
     contexts: u16,
     authorization_key: Option<Vec<u8>>,
 }
+
+crate::short_debug!(ScalableEndpoint, "ScalableEndpoint");
 
 /// Where contexts are found.
 #[derive(Clone, Debug)]
@@ -60,7 +62,6 @@ impl Seat {
 }
 
 /// Collects what a scalable endpoint is made of.
-#[derive(Debug)]
 #[must_use = "nothing is opened before `bind`"]
 pub struct ScalableBuilder<'d> {
     domain: &'d Domain,
@@ -68,6 +69,8 @@ pub struct ScalableBuilder<'d> {
     receiving: Option<u16>,
     authorization_key: Option<Vec<u8>>,
 }
+
+crate::short_debug!(ScalableBuilder<'_>, "ScalableBuilder");
 
 impl<'d> ScalableBuilder<'d> {
     pub(crate) const fn new(domain: &'d Domain) -> Self {

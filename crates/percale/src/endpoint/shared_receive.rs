@@ -28,10 +28,12 @@ use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
 /// A shared receive context. A handle, cheap to clone; see the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SharedReceive {
     pub(super) pool: Arc<Pool>,
 }
+
+crate::short_debug!(SharedReceive, "SharedReceive");
 
 impl SharedReceive {
     pub(crate) fn new() -> Self {
@@ -185,12 +187,13 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
 
 /// A shared receive under way; a future of any runtime. The context's endpoints have to make progress meanwhile. Dropping it cancels the
 /// receive, unless a message was matched: then that is lost.
-#[derive(Debug)]
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
     ticket: Arc<Ticket>,
 }
+
+crate::short_debug!(SharedReceiving, "SharedReceiving");
 
 impl SharedReceiving {
     /// Whether it is over.

@@ -14,7 +14,7 @@ use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 /// A piece of this process's memory (verbs: a scatter/gather entry).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LocalPiece {
     /// Of its first byte, in this process.
     pub address: u64,
@@ -23,6 +23,8 @@ pub struct LocalPiece {
     /// The key of a region that has all of it ([`Region::local_key`](crate::Region::local_key)). A window has none (MW-011).
     pub key: u32,
 }
+
+crate::short_debug!(LocalPiece, "LocalPiece", address: |this| this.address, len: |this| this.len);
 
 /// What is to be done with local memory, in one to [`IOV_LIMIT`] pieces.
 #[derive(Clone, Copy, Debug)]

@@ -81,7 +81,7 @@ pub struct ReceiveWork {
 
 /// Why an operation was not posted. Nothing of it was done, and it will not complete.
 #[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// No room now: make progress, then post again.
     #[error("no room for the operation now; make progress (poll) and post it again")]
@@ -122,7 +122,7 @@ pub enum PostError {
     #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
     /// The key is one of a mapped raw key, which is not mapped any more, or never was (KEY-016).
-    #[error("key {0:#x} is not mapped; map the peer's raw key")]
+    #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
     /// The window cannot be bound so.
     #[error(transparent)]
@@ -148,6 +148,13 @@ pub enum PostError {
     /// The endpoint was closed, by another handle.
     #[error("the endpoint was closed; open another one")]
     Closed,
+}
+
+impl std::fmt::Debug for PostError {
+    /// As it is displayed: keys are not written to logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PostError({self})")
+    }
 }
 
 impl PostError {

@@ -17,7 +17,7 @@ use crate::transport::host::{self, Interface};
 use crate::transport::verbs::Adapter;
 
 /// One transport, and whether it works here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct TransportInfo {
     /// Which.
     pub kind: TransportKind,
@@ -27,8 +27,10 @@ pub struct TransportInfo {
     pub reason: String,
 }
 
+crate::short_debug!(TransportInfo, "TransportInfo", kind: |this| this.kind, available: |this| this.available);
+
 /// Something that moves or holds bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
@@ -40,8 +42,10 @@ pub struct DeviceInfo {
     pub detail: String,
 }
 
+crate::short_debug!(DeviceInfo, "DeviceInfo");
+
 /// A limit of the machine or of the library.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LimitInfo {
     /// What is limited.
     pub name: &'static str,
@@ -51,8 +55,10 @@ pub struct LimitInfo {
     pub meaning: &'static str,
 }
 
+crate::short_debug!(LimitInfo, "LimitInfo");
+
 /// What is on this machine.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Info {
     transports: Vec<TransportInfo>,
     devices: Vec<DeviceInfo>,
@@ -63,6 +69,8 @@ pub struct Info {
     cma: Result<(), String>,
     interfaces: Vec<Interface>,
 }
+
+crate::short_debug!(Info, "Info");
 
 /// Why nothing could be found out.
 #[derive(Debug, thiserror::Error)]

@@ -13,11 +13,13 @@ use super::volatile::Segments;
 use crate::device::Arriving;
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Lease {
     segments: Segments,
     gate: Gate,
 }
+
+crate::short_debug!(Lease, "Lease");
 
 /// What stands before the memory.
 #[derive(Clone, Debug)]

@@ -51,10 +51,16 @@ pub enum AllocateError {
     TooLarge(usize),
     /// The system had no memory, or no descriptor, to give.
     #[error("the system gave no memory: {0}; free some, or raise the limit on memory or open files")]
-    System(#[from] io::Error),
+    System(io::Error),
     /// This process used up its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
     Exhausted,
+}
+
+impl From<io::Error> for AllocateError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl AllocateError {
@@ -228,12 +234,13 @@ impl Registry {
 /// Memory that percale allocated. Freed when dropped.
 ///
 /// Peers to which it was made known may write it at any time, so it is no slice: bytes are copied in and out.
-#[derive(Debug)]
 pub struct Allocation {
     arena: Arc<Arena>,
     offset: usize,
     len: usize,
 }
+
+crate::short_debug!(Allocation, "Allocation");
 
 impl Allocation {
     /// Length in bytes.
@@ -337,7 +344,7 @@ impl Drop for Allocation {
 }
 
 /// Where memory lies within an arena.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Located {
     /// The arena's number, never 0 and never used again in this process.
     pub arena: u32,
@@ -348,6 +355,8 @@ pub struct Located {
     /// The arena's sealed memfd.
     pub fd: Arc<OwnedFd>,
 }
+
+crate::short_debug!(Located, "Located");
 
 /// The arena that holds all `len` bytes from `ptr`, if one does. `None` for ordinary memory. Never follows `ptr`.
 #[must_use]

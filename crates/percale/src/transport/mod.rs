@@ -52,13 +52,13 @@ pub enum Broken {
     #[error("the peer closed the connection")]
     Closed,
     /// The peer's process ended, or its socket was reset.
-    #[error("the peer died ({0})")]
+    #[error("the peer died: {0}")]
     Died(String),
     /// Nothing was heard for longer than the timeout.
-    #[error("the peer did not answer in time ({0})")]
+    #[error("the peer did not answer in time: {0}")]
     Timeout(String),
     /// The peer sent what no percale sends.
-    #[error("the peer broke the protocol ({0})")]
+    #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// This process has no memory that the connection needs.
     #[error("there is no memory {0}")]

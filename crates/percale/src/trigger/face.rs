@@ -37,7 +37,13 @@ pub enum WorkError {
     CountedTwice,
     /// There is no thread that could make progress.
     #[error("no thread for the work's progress: {0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for WorkError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl WorkError {

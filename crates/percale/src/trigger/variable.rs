@@ -117,8 +117,10 @@ impl Free {
 }
 
 /// A variable. Each handle is the same one; its memory is there as long as one of them is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Variable(Arc<Inner>);
+
+crate::short_debug!(Variable, "Variable");
 
 #[derive(Debug)]
 struct Inner {

@@ -176,8 +176,7 @@ impl Member<'_> {
                 Ok(0) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => {
-                    let why =
-                        self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| format!("{entry:?}"));
+                    let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| entry.to_string());
                     return Err(Failure::Percale { what: "a collective", why });
                 }
             }

@@ -116,7 +116,7 @@ impl Side {
         match self.endpoint.poll(&mut entries) {
             Ok(count) => Ok(count > 0 && entries[0].context == RECEIVED),
             Err(error) => {
-                let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| format!("{entry:?}"));
+                let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| entry.to_string());
                 Err(Failure::Percale { what: "carrying messages", why })
             }
         }

@@ -91,7 +91,13 @@ pub enum WaitError {
     NotDriven,
     /// The system refused to let the thread sleep, mostly for want of descriptors.
     #[error("the system refused a descriptor to sleep on: {0}; raise the limit on open files, or poll instead")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for WaitError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl WaitError {

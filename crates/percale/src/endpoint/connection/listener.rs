@@ -13,13 +13,16 @@ use crate::endpoint::{EndpointBuilder, SharedEndpoint};
 const BACKLOG: usize = 128;
 
 /// Collects what a listener is made of. [`Domain::listener`] makes one.
-#[derive(Debug)]
 #[must_use = "nothing listens before `bind`"]
 pub struct ListenerBuilder<'d> {
     domain: &'d Domain,
     events: Option<EventQueue>,
     backlog: usize,
 }
+
+crate::short_debug!(Listener, "Listener");
+
+crate::short_debug!(ListenerBuilder<'_>, "ListenerBuilder");
 
 impl<'d> ListenerBuilder<'d> {
     pub(crate) const fn new(domain: &'d Domain) -> Self {
@@ -54,7 +57,6 @@ impl<'d> ListenerBuilder<'d> {
 
 /// A passive endpoint (fi_passive_ep(3), fi_listen(3)): requests for connections arrive here, and nothing else. Closing it rejects those
 /// that wait.
-#[derive(Debug)]
 pub struct Listener {
     endpoint: SharedEndpoint,
     events: EventQueue,

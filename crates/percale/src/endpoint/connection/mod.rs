@@ -48,7 +48,7 @@ pub use crate::wire::control::DATA_LIMIT;
 
 /// Why there is no connection.
 #[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConnectionError {
     /// The endpoint is not for one connection.
     #[error("this endpoint is for many peers: open it with connect, accept or bind_single")]
@@ -87,6 +87,13 @@ pub enum ConnectionError {
     /// The endpoint could not be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
+}
+
+impl std::fmt::Debug for ConnectionError {
+    /// As it is displayed, without what the other side sent.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ConnectionError({})", crate::debug::cut(&self.to_string()))
+    }
 }
 
 impl ConnectionError {

@@ -13,10 +13,12 @@ use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 /// Somebody wants a connection: to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
 /// [rejected](Self::reject), once. It is good until then, or until who asked or the listener is gone. A request that is dropped
 /// unanswered is rejected. Each handle is the same request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectionRequest {
     request: Arc<Request>,
 }
+
+crate::short_debug!(ConnectionRequest, "ConnectionRequest");
 
 impl PartialEq for ConnectionRequest {
     fn eq(&self, other: &Self) -> bool {

@@ -159,7 +159,7 @@ impl Core {
             }
             Err(error) => {
                 // Whatever is wrong with it: who guesses keys learns nothing.
-                crate::later::later!(debug: %error, key = head.data, "a peer's message invalidates what it must not");
+                crate::later::later!(debug: %error, "a peer's message invalidates what it must not");
                 self.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
             }

@@ -39,7 +39,6 @@ use crate::trigger::Operation;
 const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
 /// Several endpoints that do something together. Dropping it leaves the group, once what was posted has ended.
-#[derive(Debug)]
 pub struct Group<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     id: GroupId,
@@ -47,17 +46,19 @@ pub struct Group<'e, A: Ownership> {
     size: usize,
 }
 
+crate::short_debug!(for [A: Ownership] Group<'_, A>, "Group", rank: |this| this.rank, size: |this| this.size);
+
 /// A group that is being joined: wait for it or await it. Dropping it before it is there ends the join, for all.
 #[must_use = "dropping it leaves the group"]
-#[derive(Debug)]
 pub struct Joining<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
     group: Option<Group<'e, A>>,
 }
 
+crate::short_debug!(for [A: Ownership] Joining<'_, A>, "Joining");
+
 /// A collective that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
-#[derive(Debug)]
 pub struct CollectiveRequest<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     group: GroupId,
@@ -69,12 +70,15 @@ pub struct CollectiveRequest<'e, A: Ownership> {
     when: Option<When>,
 }
 
+crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
+
 /// A collective under way: wait for it or await it. Dropping it leaves it to itself: the other members count on it.
 #[must_use = "a collective's result comes by waiting for it"]
-#[derive(Debug)]
 pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
 }
+
+crate::short_debug!(for [A: Ownership] CollectiveOperation<'_, A>, "CollectiveOperation");
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses, those that the

@@ -5,16 +5,17 @@ use crate::endpoint::work::PostError;
 use crate::memory::buffer::Buffer;
 
 /// Why a safe operation did not succeed. The buffer comes back with it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{cause}")]
 #[non_exhaustive]
 pub struct OperationError {
     /// What happened.
-    #[source]
     pub cause: Cause,
     /// The operation's buffer, unless the operation is still under way (a wait that timed out).
     pub buffer: Option<Buffer>,
 }
+
+crate::short_debug!(OperationError, "OperationError", cause: |this| crate::debug::cut(&this.cause.to_string()).to_owned());
 
 /// What happened to a safe operation.
 #[non_exhaustive]

@@ -43,11 +43,12 @@ impl<'e, A: Ownership> IntoFuture for ReceiveRequest<'e, A> {
 }
 
 /// A request that was posted by awaiting it, or could not be. Polled again after its end, it returns [`Cause::Taken`](super::Cause::Taken).
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Started<F> {
     state: Option<Result<F, OperationError>>,
 }
+
+crate::short_debug!(for [F] Started<F>, "Started");
 
 impl<F> Started<F> {
     pub(super) fn new(started: Result<F, OperationError>) -> Self {

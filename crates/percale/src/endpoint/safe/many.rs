@@ -14,15 +14,15 @@ use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
 /// A buffer that takes many messages.
-#[derive(Debug)]
 #[must_use = "dropping it cancels the receive"]
 pub struct ReceivingMany<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
     pub(super) base: u64,
 }
 
+crate::short_debug!(for [A: Ownership] ReceivingMany<'_, A>, "ReceivingMany");
+
 /// One message of many: its bytes are copied out, since the buffer is still being filled.
-#[derive(Debug)]
 pub struct Part {
     /// The message.
     pub bytes: Vec<u8>,
@@ -36,8 +36,9 @@ pub struct Part {
     pub source: Option<PeerAddress>,
 }
 
+crate::short_debug!(Part, "Part", len: |this| this.bytes.len(), offset: |this| this.offset, tag: |this| this.tag);
+
 /// What [`ReceivingMany::finish`] gives.
-#[derive(Debug)]
 #[must_use = "messages and errors that were not read are in it"]
 pub struct Finished {
     /// The buffer.
@@ -45,6 +46,8 @@ pub struct Finished {
     /// The messages, and the failures of messages, that [`next`](ReceivingMany::next) had not given yet, the oldest first.
     pub unread: Vec<Result<Part, OperationError>>,
 }
+
+crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
 impl<A: Ownership> ReceivingMany<'_, A> {
     /// The next message; `None` once the buffer is full and all messages were given.

@@ -50,7 +50,6 @@ pub struct Sent {
 }
 
 /// A received message.
-#[derive(Debug)]
 pub struct Received {
     /// The buffer that it is in.
     pub buffer: Buffer,
@@ -65,6 +64,8 @@ pub struct Received {
     /// Its sender, if the endpoint's vector knows it.
     pub source: Option<PeerAddress>,
 }
+
+crate::short_debug!(Received, "Received", len: |this| this.len, tag: |this| this.tag, source: |this| this.source);
 
 impl Received {
     /// The message, as bytes of its own.

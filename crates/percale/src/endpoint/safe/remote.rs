@@ -110,7 +110,6 @@ enum What {
 
 /// A one-sided operation that is not posted yet. It gives an `R`.
 #[must_use = "nothing is done before start, wait or await"]
-#[derive(Debug)]
 pub struct AccessRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
     peer: PeerAddress,
@@ -123,14 +122,17 @@ pub struct AccessRequest<'e, A: Ownership, R> {
     outcome: PhantomData<R>,
 }
 
+crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessRequest");
+
 /// A one-sided operation under way: wait for it or await it. Dropping it cancels it if nothing of it was done; its buffer is kept
 /// until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
-#[derive(Debug)]
 pub struct Accessing<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: PhantomData<R>,
 }
+
+crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 
 impl<A: Ownership> Endpoint<A> {
     /// A read of a peer's memory into the buffer, which is as long. Gives the buffer.

@@ -18,7 +18,6 @@ use crate::trigger::{Operation, Variable};
 
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]
-#[derive(Debug)]
 pub struct SendRequest<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) buffer: Buffer,
@@ -29,9 +28,10 @@ pub struct SendRequest<'e, A: Ownership> {
     pub(super) when: Option<When>,
 }
 
+crate::short_debug!(for [A: Ownership] SendRequest<'_, A>, "SendRequest");
+
 /// A receive that is not posted yet.
 #[must_use = "nothing is received before start, wait or await"]
-#[derive(Debug)]
 pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) buffer: Buffer,
@@ -39,6 +39,8 @@ pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) tag: Option<(u64, u64)>,
     pub(super) when: Option<When>,
 }
+
+crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
 impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Lets the receiver's completion carry 8 bytes.

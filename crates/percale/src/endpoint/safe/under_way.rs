@@ -187,11 +187,12 @@ impl<A: Ownership> Drop for UnderWay<'_, A> {
 }
 
 /// A send under way: wait for it or await it.
-#[derive(Debug)]
 #[must_use = "dropping it cancels the send if it can"]
 pub struct Sending<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }
+
+crate::short_debug!(for [A: Ownership] Sending<'_, A>, "Sending");
 
 impl<A: Ownership> Sending<'_, A> {
     /// Waits until the send has completed.
@@ -217,11 +218,12 @@ impl<A: Ownership> Sending<'_, A> {
     }
 }
 /// A receive under way: wait for it or await it.
-#[derive(Debug)]
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct Receiving<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }
+
+crate::short_debug!(for [A: Ownership] Receiving<'_, A>, "Receiving");
 
 impl<A: Ownership> Receiving<'_, A> {
     /// Waits for the message.

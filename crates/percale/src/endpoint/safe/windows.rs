@@ -37,19 +37,21 @@ use crate::memory::window::Window;
 
 /// A bind (it gives the name that the peer uses) or an invalidation, that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
-#[derive(Debug)]
 pub struct WindowRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
     work: Result<(WindowWork, R), PostError>,
 }
 
+crate::short_debug!(for [A: Ownership, R] WindowRequest<'_, A, R>, "WindowRequest");
+
 /// A bind or an invalidation under way: wait for it or await it.
 #[must_use = "dropping it cancels the operation if it waits for its turn"]
-#[derive(Debug)]
 pub struct WindowOperation<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: R,
 }
+
+crate::short_debug!(for [A: Ownership, R] WindowOperation<'_, A, R>, "WindowOperation");
 
 impl<A: Ownership> Endpoint<A> {
     /// Binds a window of type 2 for a peer, in order with the messages to it: see [`post_bind`](Self::post_bind).

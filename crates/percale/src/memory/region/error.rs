@@ -7,7 +7,7 @@ const EBADFLAGS: i32 = 260;
 
 /// Why memory was not registered.
 #[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum RegisterError {
     /// One of several pieces has no bytes (MR-078).
     #[error("piece {0} of the region has no bytes; leave it out")]
@@ -30,11 +30,11 @@ pub enum RegisterError {
     #[error("the base and the length leave the 64 bits of an address")]
     Range,
     /// The domain has a region with this key (MR-071).
-    #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
+    #[error("the domain has a region with this key already; close that, or choose another key")]
     KeyTaken(u64),
     /// The memory was said to be there, and is not (MR-041).
     #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
-    Unbacked(#[source] std::io::Error),
+    Unbacked(std::io::Error),
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
@@ -46,13 +46,26 @@ pub enum RegisterError {
     LocalKeys,
     /// The memory is not the device's that was named, or that cannot be used.
     #[error("a device's memory was not registered: {0}")]
-    Device(#[from] DeviceError),
+    Device(DeviceError),
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
-    System(#[source] std::io::Error),
+    System(std::io::Error),
     /// The process is a fork of the one that opened the domain.
     #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
     Forked,
+}
+
+impl From<DeviceError> for RegisterError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl std::fmt::Debug for RegisterError {
+    /// As it is displayed: keys are not written to logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RegisterError({self})")
+    }
 }
 
 impl RegisterError {

@@ -17,11 +17,13 @@ pub trait Known {
 }
 
 /// See [`Known`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub(crate) region: &'a Arc<Registered>,
     pub(crate) keys: &'a Arc<Keys>,
 }
+
+crate::short_debug!(Parts<'_>, "Parts");
 
 impl Known for Region {
     fn known(&self) -> Parts<'_> {

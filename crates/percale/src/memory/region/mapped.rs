@@ -128,12 +128,13 @@ impl Mapped {
 
 /// A peer's raw key, mapped: operations may use its [`key`](Self::key) until this is dropped (KEY-012, KEY-016). It keeps its domain
 /// open (KEY-017).
-#[derive(Debug)]
 #[must_use = "the key is unmapped when this is dropped"]
 pub struct MappedKey {
     domain: Domain,
     key: u64,
 }
+
+crate::short_debug!(MappedKey, "MappedKey");
 
 impl MappedKey {
     /// What operations name the peer's region by.

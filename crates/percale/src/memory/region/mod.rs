@@ -76,12 +76,14 @@ use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segments, View};
 
 /// How memory is to be registered. [`Domain::registration`] makes one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is registered before `own`, `raw` or `everything`"]
 pub struct Registration<'d> {
     domain: &'d Domain,
     terms: Terms,
 }
+
+crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.access);
 
 /// The same, whatever the domain.
 #[derive(Clone, Debug)]
@@ -230,12 +232,13 @@ struct Kept {
 }
 
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
-#[derive(Debug)]
 pub struct Region {
     handle: Handle,
     /// There until the region is closed.
     memory: Option<Buffer>,
 }
+
+crate::short_debug!(Region, "Region", access: |this| this.access(), len: |this| this.len());
 
 impl Region {
     /// Bytes.
@@ -304,10 +307,11 @@ impl Drop for Region {
 }
 
 /// A region of memory that its caller vouches for ([`Registration::raw`]).
-#[derive(Debug)]
 pub struct RawRegion {
     handle: Handle,
 }
+
+crate::short_debug!(RawRegion, "RawRegion", access: |this| this.access());
 
 impl RawRegion {
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.

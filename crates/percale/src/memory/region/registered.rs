@@ -109,7 +109,6 @@ impl Grants {
 }
 
 /// See the module. Immutable but for its grants.
-#[derive(Debug)]
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
@@ -143,6 +142,8 @@ pub struct Registered {
     /// Whose it is: in a fork of that process nobody is at it.
     pub(super) process: Process,
 }
+
+crate::short_debug!(Registered, "Registered");
 
 impl Registered {
     /// A region that no domain knows, to be revoked through its pin.

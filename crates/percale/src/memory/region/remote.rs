@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A part of a peer's region, as its owner made it known ([`Region::remote`](super::Region::remote)): plain data, to be sent
 /// to whoever may use it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The region's key.
     pub key: u64,
@@ -19,6 +19,8 @@ pub struct RemoteMemory {
     /// Bytes.
     pub len: u64,
 }
+
+crate::short_debug!(RemoteMemory, "RemoteMemory", address: |this| this.address, len: |this| this.len);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -13,7 +13,6 @@ use crate::memory::buffer::borrowed;
 use crate::memory::volatile::Segments;
 
 /// Where borrowed memory may be registered: see [`Domain::scope`].
-#[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     /// All regions of this scope, closed or not.
@@ -22,12 +21,16 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
+crate::short_debug!(Scope<'_, '_>, "Scope");
+
 /// A region of borrowed memory. It lives until its scope ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ScopedRegion<'scope> {
     remote: RemoteMemory,
     scope: PhantomData<&'scope mut ()>,
 }
+
+crate::short_debug!(ScopedRegion<'_>, "ScopedRegion");
 
 impl ScopedRegion<'_> {
     /// Its key.

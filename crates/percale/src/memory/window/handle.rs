@@ -10,7 +10,6 @@ use crate::memory::region::known::Parts;
 use crate::memory::region::{Bindable, Keys, RemoteMemory};
 
 /// A window: see the [module](super). Deallocated by [`close`](Self::close), or by being dropped.
-#[derive(Debug)]
 pub struct Window {
     pub(crate) keys: Arc<Keys>,
     pub(crate) cell: Arc<Cell>,
@@ -18,8 +17,10 @@ pub struct Window {
     closed: bool,
 }
 
+crate::short_debug!(Window, "Window", kind: |this| this.kind());
+
 /// What a window is at (MW-005).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WindowState {
     /// No key reaches it.
     Unbound,
@@ -27,6 +28,16 @@ pub enum WindowState {
     Bound(u64),
     /// This key is dead, but a peer that used it may still be at the memory.
     Revoking(u64),
+}
+
+impl std::fmt::Debug for WindowState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unbound => "Unbound",
+            Self::Bound(_) => "Bound(..)",
+            Self::Revoking(_) => "Revoking(..)",
+        })
+    }
 }
 
 impl Domain {

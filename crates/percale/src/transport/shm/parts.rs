@@ -55,10 +55,10 @@ pub enum SetUpError {
     Bit(u32),
     /// The pair memory is not what it should be, or cannot be mapped.
     #[error("the memory of the pair cannot be used: {0}")]
-    Pair(#[source] io::Error),
+    Pair(io::Error),
     /// The same of the peer's bell.
     #[error("the peer's doorbell cannot be used: {0}")]
-    Bell(#[source] io::Error),
+    Bell(io::Error),
 }
 
 impl SetUpError {

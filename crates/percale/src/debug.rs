@@ -1,0 +1,31 @@
+//! `Debug` of public types: a line, and no secret.
+//!
+//! A derived `Debug` of a handle prints all that hangs on it: tables of regions with their keys, the authorization key, thousands of lines. Public
+//! types that hold more than a few plain values therefore write theirs by this macro: a name, and values that are chosen.
+//! `tests/debug.rs` looks at each public type.
+
+/// Implements `Debug` of a public type: its name, then the named values.
+macro_rules! short_debug {
+    (for [$($params:tt)*] $type:ty, $($rest:tt)*) => {
+        impl<$($params)*> std::fmt::Debug for $type {
+            crate::short_debug!(@fmt $($rest)*);
+        }
+    };
+    (@fmt $name:literal $(, $field:ident: |$this:ident| $value:expr)*) => {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct($name)
+                $(.field(stringify!($field), &(|$this: &Self| $value)(self)))*
+                .finish_non_exhaustive()
+        }
+    };
+    ($type:ty, $($rest:tt)*) => {
+        crate::short_debug!(for [] $type, $($rest)*);
+    };
+}
+pub(crate) use short_debug;
+
+/// The beginning of a text that may be long.
+pub(crate) fn cut(text: &str) -> &str {
+    const LEN: usize = 80;
+    text.char_indices().nth(LEN).map_or(text, |(end, _)| &text[..end])
+}
