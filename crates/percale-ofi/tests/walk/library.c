@@ -89,7 +89,7 @@ struct fi_info *hints_of(enum fi_ep_type type, uint64_t caps)
 	MUST(hints, "out of memory");
 	hints->fabric_attr->prov_name = strdup("percale");
 	hints->caps = caps;
-	hints->mode = FI_CONTEXT | (setting.api < FI_VERSION(1, 5) && sometimes() ? FI_LOCAL_MR : 0);
+	hints->mode = FI_CONTEXT;
 	hints->ep_attr->type = type;
 	hints->domain_attr->threading = setting.level;
 	hints->domain_attr->data_progress = hints->domain_attr->control_progress =

@@ -47,6 +47,7 @@ void orders(const struct scenario *scenario, uint64_t from, uint64_t tries, bool
 		int order[OBJECTS];
 		uint64_t all;
 
+		describe_by_level(try == 0 && !every);
 		if (!scenario->open(&w))
 			return;
 		if (try == 0 && scenario->odd)

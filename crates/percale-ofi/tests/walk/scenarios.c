@@ -42,14 +42,15 @@ static void describe(struct world *w)
 	w->desc = fi_mr_desc(mr);
 }
 
-static bool open_room(struct world *w, uint64_t caps, bool described)
+static bool open_room(struct world *w, uint64_t caps, bool may_describe)
 {
+	const bool described = may_describe && describes();
 	struct fi_info *hints = hints_of(FI_EP_RDM, caps), *info;
 	const bool more = setting.api >= FI_VERSION(1, 5);
 
 	hints->domain_attr->mr_mode = any_region_mode(described);
-	if (!described)
-		hints->mode &= ~FI_LOCAL_MR;
+	if (described && !more)
+		hints->mode |= FI_LOCAL_MR;
 	hints->ep_attr->tx_ctx_cnt = hints->ep_attr->rx_ctx_cnt = 1;
 	hints->tx_attr->op_flags = below(3) ? 0 : FI_COMPLETION | (more && below(2) ? FI_DELIVERY_COMPLETE : 0);
 	info = answer(NULL, NULL, 0, hints);
@@ -60,6 +61,8 @@ static bool open_room(struct world *w, uint64_t caps, bool described)
 	/* Registration modes that the provider clears hold when the domain is opened with them. */
 	if (info && more)
 		info->domain_attr->mr_mode = hints->domain_attr->mr_mode;
+	if (info)
+		info->mode |= hints->mode & FI_LOCAL_MR;
 	fi_freeinfo(hints);
 	if (!info)
 		return false;

@@ -202,6 +202,10 @@ enum fi_cq_format any_format(void);
 fi_addr_t insert_name(struct fid_av *av, struct fid *ep);
 /* How peers name the first byte of a region. */
 uint64_t base_of(struct world *w, const void *memory);
+/* Whether operations describe their memory (FI_MR_LOCAL), for which the provider has tables of their own: in the first order of each case
+ * as the level says, so that both kinds of tables are called whatever the seed; later by chance. */
+bool describes(void);
+void describe_by_level(bool by_level);
 /* Registration modes of the case, chosen from its seed. */
 int any_region_mode(bool described);
 

@@ -97,6 +97,18 @@ uint64_t base_of(struct world *w, const void *memory)
 	return is_virtual ? (uint64_t)(uintptr_t)memory : 0;
 }
 
+static bool by_level;
+
+void describe_by_level(bool is_first)
+{
+	by_level = is_first;
+}
+
+bool describes(void)
+{
+	return by_level ? setting.level % 2 : sometimes();
+}
+
 int any_region_mode(bool described)
 {
 	static const int old[] = { FI_MR_SCALABLE, FI_MR_BASIC, FI_MR_UNSPEC };
@@ -104,7 +116,7 @@ int any_region_mode(bool described)
 
 	if (setting.api < FI_VERSION(1, 5))
 		return old[below(COUNT(old))];
-	return modes[below(COUNT(modes))] | (described && sometimes() ? FI_MR_LOCAL : 0);
+	return modes[below(COUNT(modes))] | (described ? FI_MR_LOCAL : 0);
 }
 
 enum fi_wait_obj any_wait(void)
