@@ -27,6 +27,7 @@ pub mod remote;
 pub mod remote_model;
 pub mod safe;
 pub mod scalable;
+pub mod senders;
 pub mod sets;
 pub mod shared_closing;
 pub mod shared_receive;
@@ -340,6 +341,9 @@ macro_rules! conformance {
                 ctx_005_a_closed_context_ends_what_waits_for_it,
                 ctx_005_the_address_lasts_as_long_as_a_context,
                 ctx_001_contexts_are_members_of_groups;
+            senders:
+                ctx_012_receives_directed_at_a_context_take_messages_of_its_sender,
+                ctx_012_each_half_of_a_context_is_closed_for_itself;
             triggered:
                 trig_013_a_receive_sets_a_send_off;
             collectives:

@@ -54,6 +54,7 @@ pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
 use crate::address::PeerAddress;
+use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::window::TypeTwo;
 
@@ -136,6 +137,12 @@ impl<A: Ownership> Endpoint<A> {
         two_a && self.access.with(|engine| engine.core.has_windows())
     }
 
+    /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and leaves the handle: all handles refuse
+    /// everything from then on.
+    pub fn shut(&self) {
+        self.access.close(|_| true);
+    }
+
     /// Whether it was closed, by another handle.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -181,6 +188,17 @@ impl<A: Ownership> Endpoint<A> {
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {
         self.access.with(|engine| engine.describe())
+    }
+}
+
+impl SharedEndpoint {
+    /// Reading and waiting for this counter drives the endpoint from now on, though the endpoint does not count there itself. For counters of
+    /// regions, which count what peers write through any endpoint.
+    ///
+    /// # Errors
+    /// If the system refuses to watch the endpoint's descriptor, or in a forked child.
+    pub fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
+        self.access.driver().map_or(Ok(()), |driver| counter.attach(driver))
     }
 }
 

@@ -327,6 +327,11 @@ impl Shared {
         WeakShared(Arc::downgrade(&self.inner))
     }
 
+    /// What drives the endpoint for those that read and wait.
+    pub(super) fn driver(&self) -> Option<&Arc<dyn Progress>> {
+        self.inner.driver.get()
+    }
+
     /// Keeps the driver for as long as the endpoint.
     pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
         self.inner.driver.get_or_init(|| driver);

@@ -8,7 +8,11 @@
 //! [directed](crate::endpoint::work::ReceiveWork::from) at a peer is for messages from the context that it names. Contexts of one endpoint can
 //! send to each other.
 //!
-//! Who names a context that there is not is refused. One that is not open yet is waited for, as long as making a connection may take.
+//! Naming a context that does not exist is refused. One that is not open yet is waited for, as long as making a connection may take.
+//!
+//! Where the two halves of context `i` have different owners, its sending half is an endpoint of its own: a *sender*
+//! ([`ScalableBuilder::senders`], [`ScalableEndpoint::open_sender`]). Its messages are from the same source as those of context `i`: receives that
+//! are directed at context `i` take them. Peers cannot send to it. Each half is opened and closed for itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +23,7 @@ use super::{Endpoint, EndpointBuilder, SharedEndpoint};
 use crate::domain::Domain;
 use crate::transport::connect::{EndpointOptions, Site};
 use crate::transport::sim::SimSite;
+use crate::wire::contexts::{Contexts, half_of, sender};
 use crate::wire::hello::Incarnation;
 
 /// The most contexts of one endpoint.
@@ -29,7 +34,7 @@ pub const CONTEXT_LIMIT: u16 = 256;
 pub struct ScalableEndpoint {
     domain: Domain,
     place: SharedPlace,
-    contexts: u16,
+    contexts: Contexts,
     authorization_key: Option<Vec<u8>>,
 }
 
@@ -46,16 +51,21 @@ pub(super) enum SharedPlace {
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) place: SharedPlace,
+    /// The context's number (`wire::contexts`).
     pub(super) index: u16,
-    pub(super) contexts: u16,
+    pub(super) contexts: Contexts,
 }
 
 impl Seat {
     /// Why it could not be opened.
     pub(super) fn error(&self, address: SocketAddr, error: io::Error) -> BindError {
+        let (index, contexts) = match half_of(self.index) {
+            Some(index) => (index, self.contexts.senders),
+            None => (self.index, self.contexts.all),
+        };
         match error.kind() {
-            io::ErrorKind::NotFound => BindError::NoContext { index: self.index, contexts: self.contexts },
-            io::ErrorKind::AddrInUse => BindError::ContextOpen(self.index),
+            io::ErrorKind::NotFound => BindError::NoContext { index, contexts },
+            io::ErrorKind::AddrInUse => BindError::ContextOpen(index),
             _ => BindError::Bind { address, error },
         }
     }
@@ -67,6 +77,7 @@ pub struct ScalableBuilder<'d> {
     domain: &'d Domain,
     contexts: u16,
     receiving: Option<u16>,
+    senders: u16,
     authorization_key: Option<Vec<u8>>,
 }
 
@@ -74,7 +85,7 @@ crate::short_debug!(ScalableBuilder<'_>, "ScalableBuilder");
 
 impl<'d> ScalableBuilder<'d> {
     pub(crate) const fn new(domain: &'d Domain) -> Self {
-        Self { domain, contexts: 1, receiving: None, authorization_key: None }
+        Self { domain, contexts: 1, receiving: None, senders: 0, authorization_key: None }
     }
 
     /// How many contexts there are to be, 1 to [`CONTEXT_LIMIT`]. Default 1.
@@ -89,6 +100,13 @@ impl<'d> ScalableBuilder<'d> {
         self
     }
 
+    /// Besides the contexts there are so many senders, at most [`CONTEXT_LIMIT`]: endpoints that only send, each as the sending half of the
+    /// context of its number. Default: none.
+    pub const fn senders(mut self, senders: u16) -> Self {
+        self.senders = senders;
+        self
+    }
+
     /// As [`EndpointBuilder::authorization_key`], for all contexts.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
@@ -100,10 +118,11 @@ impl<'d> ScalableBuilder<'d> {
     /// # Errors
     /// If the address cannot be had, or there are to be no or too many contexts.
     pub fn bind(self, address: impl AsRef<str>) -> Result<ScalableEndpoint, BindError> {
-        let Self { domain, contexts, receiving, authorization_key } = self;
-        let counts = (contexts, receiving.unwrap_or(contexts));
-        if contexts == 0 || contexts.max(counts.1) > CONTEXT_LIMIT {
-            return Err(BindError::Contexts(contexts.max(counts.1)));
+        let Self { domain, contexts, receiving, senders, authorization_key } = self;
+        let contexts = Contexts { all: contexts, named: receiving.unwrap_or(contexts), senders };
+        let most = contexts.all.max(contexts.named).max(senders);
+        if contexts.all == 0 || most > CONTEXT_LIMIT {
+            return Err(BindError::Contexts(most));
         }
         if !domain.inner.is_here() {
             return Err(BindError::Forked);
@@ -112,7 +131,7 @@ impl<'d> ScalableBuilder<'d> {
         let settings = &domain.inner.settings;
         let failed = |error| BindError::Bind { address: bind, error };
         let place = if let Some(network) = &settings.sim {
-            SharedPlace::Sim(network.site(bind, counts).map_err(failed)?)
+            SharedPlace::Sim(network.site(bind, contexts).map_err(failed)?)
         } else {
             let service = domain.inner.service.as_ref().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
             let options = EndpointOptions {
@@ -121,7 +140,7 @@ impl<'d> ScalableBuilder<'d> {
                 connect_timeout: settings.connect_timeout,
                 ..EndpointOptions::new(bind, Incarnation::random()?)
             };
-            SharedPlace::Service(service.open_site(options, counts).map_err(failed)?)
+            SharedPlace::Service(service.open_site(options, contexts).map_err(failed)?)
         };
         Ok(ScalableEndpoint { domain: domain.clone(), place, contexts, authorization_key })
     }
@@ -137,10 +156,10 @@ impl ScalableEndpoint {
         }
     }
 
-    /// How many contexts it has.
+    /// How many contexts it has, without the senders.
     #[must_use]
     pub const fn contexts(&self) -> u16 {
-        self.contexts
+        self.contexts.all
     }
 
     /// Opens a context, for one owner: `builder` says what it reports to; its authorization key is that of the whole.
@@ -157,6 +176,28 @@ impl ScalableEndpoint {
     /// As [`open`](Self::open).
     pub fn open_shared(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<SharedEndpoint, BindError> {
         self.seated(index, builder).shared(self.address(), Purpose::Many)
+    }
+
+    /// Opens a sender, for one owner: as [`open`](Self::open).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_sender(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<Endpoint, BindError> {
+        self.seated(self.sender(index)?, builder).owned(self.address(), Purpose::Many)
+    }
+
+    /// As [`open_sender`](Self::open_sender), for many threads.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_sender_shared(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<SharedEndpoint, BindError> {
+        self.seated(self.sender(index)?, builder).shared(self.address(), Purpose::Many)
+    }
+
+    /// The number of a sender.
+    fn sender(&self, index: u16) -> Result<u16, BindError> {
+        let contexts = self.contexts.senders;
+        sender(index).filter(|_| index < contexts).ok_or(BindError::NoContext { index, contexts })
     }
 
     fn seated<'d>(&self, index: u16, mut builder: EndpointBuilder<'d>) -> EndpointBuilder<'d> {

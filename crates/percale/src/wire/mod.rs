@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod address;
+pub mod contexts;
 pub mod control;
 pub mod head;
 pub mod hello;

@@ -173,7 +173,7 @@ impl Engine {
     #[inline]
     pub(super) fn look_at_slot(&mut self, slot: Connection) {
         let peer = self.core.peers.get(slot);
-        if self.role.is_none() && peer.lost && peer.state == State::Idle {
+        if self.role.is_none() && peer.lost && peer.state == State::Idle && peer.sender.is_none() {
             self.start_connecting(slot);
         }
     }
@@ -382,6 +382,7 @@ impl Engine {
         }
         self.links[slot as usize] = Some(link);
         self.core.shared_connected(slot);
+        self.core.sender_connected(slot);
         self.poller.waits(slot); // A first look: the peer may have sent before we watched.
         self.cool();
         let counts = self.core.counters.remote();

@@ -14,6 +14,7 @@
 //! * `pooled`: receives shared with other endpoints
 //! * [`peers`]: whom it talks to; `parted`: slots of those that have left for good
 //! * `known`: the slots of a vector's addresses; `sockets`: those of network addresses
+//! * `senders`: peers that are sending halves of contexts
 //! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
 //! * `doorbell`: which of the bell's bits is which peer's; `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
@@ -57,6 +58,7 @@ pub(crate) mod role;
 #[cfg(test)]
 mod role_tests;
 mod send;
+mod senders;
 pub(crate) mod single;
 pub(super) mod sleep;
 mod sockets;

@@ -104,6 +104,8 @@ pub(crate) struct Peer {
     pub(crate) heard: u32,
     /// Other slots are aliases of this one.
     aliased: bool,
+    /// The slot of its sending half, while that is connected: receives directed at it take that one's messages (`senders`).
+    pub(super) sender: Option<Connection>,
     /// A receive was directed at it since it was [lost](Self::lost). One that is not lost may have some without this.
     pub(crate) directed: bool,
     /// A message of it was here when its connection ended.
@@ -145,6 +147,7 @@ impl Peer {
             accused: None,
             heard: 0,
             aliased: false,
+            sender: None,
             directed: false,
             left: false,
             parted: false,
@@ -159,6 +162,12 @@ impl Peer {
             && self.outstanding == 0
             && !self.aliased
             && !self.budget.owes()
+    }
+
+    /// Whether a receive that is directed at it needs more than its slot.
+    #[inline]
+    pub(super) const fn takes_detour(&self) -> bool {
+        self.lost | self.sender.is_some()
     }
 
     /// Whether its address leads to it.
@@ -410,6 +419,15 @@ impl Peers {
             }
         }
         self.removals = NEVER; // Their numbers lead to `real` still.
+    }
+
+    /// The sending half in this slot has no connection any more.
+    pub(super) fn forget_sender(&mut self, slot: Connection) {
+        for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {
+            peer.sender = None;
+            // Receives directed at it ask whether anybody is there.
+            peer.lost |= peer.state == State::Idle;
+        }
     }
 
     /// Notes which address a peer advertises; says whether it is another one than that at which it was called, and news.

@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// The peer of a slot, as the pool knows it.
-    fn sender(&self, slot: Connection) -> Sender {
+    pub(super) fn sender(&self, slot: Connection) -> Sender {
         let peer = self.peers.get(slot);
         Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation }
     }

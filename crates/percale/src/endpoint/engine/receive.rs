@@ -37,7 +37,7 @@ impl Core {
         let source = match from {
             PeerAddress::UNSPECIFIED => Source::Any,
             peer => match peers.resolved(peer) {
-                Some(slot) if !peers.get(slot).lost => Source::From(u64::from(slot)),
+                Some(slot) if !peers.get(slot).takes_detour() => Source::From(u64::from(slot)),
                 _ => return false,
             },
         };
@@ -103,6 +103,8 @@ impl Core {
             Source::Any // An endpoint for one peer receives from nobody else, and may have to name it before it knows it.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
+            self.peers.get_mut(slot).directed = true;
+            let slot = self.peers.get(slot).sender.unwrap_or(slot);
             self.peers.get_mut(slot).directed = true;
             Source::From(u64::from(slot))
         };

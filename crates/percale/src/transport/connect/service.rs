@@ -2,7 +2,7 @@
 //!
 //! Threads do not survive fork. In a forked child these handles do nothing: its parent's connections are not its own.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -24,6 +24,7 @@ use crate::memory::forked::{Process, ProcessMutex};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
+use crate::wire::contexts::Contexts;
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
 bitflags! {
@@ -257,18 +258,13 @@ impl Service {
         self.enter(options, mailbox, None)
     }
 
-    /// Opens an address that so many contexts share, of which the first so many can be named; none of them is open yet. Nobody
-    /// looks at its notices.
+    /// Opens an address that contexts share; none of them is open yet. Nobody looks at its notices.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
-    pub fn open_site(
-        self: &Arc<Self>,
-        options: EndpointOptions,
-        (contexts, receiving): (u16, u16),
-    ) -> io::Result<Arc<Site>> {
-        let registration = self.enter(options, &Mailbox::new(|| ()), Some(receiving))?;
-        Ok(Arc::new(Site { registration, taken: ProcessMutex::new(vec![false; contexts.into()]) }))
+    pub fn open_site(self: &Arc<Self>, options: EndpointOptions, contexts: Contexts) -> io::Result<Arc<Site>> {
+        let registration = self.enter(options, &Mailbox::new(|| ()), Some(contexts.named))?;
+        Ok(Arc::new(Site { registration, contexts, taken: ProcessMutex::new(HashSet::new()) }))
     }
 
     fn enter(
@@ -336,8 +332,9 @@ impl Drop for Service {
 #[derive(Debug)]
 pub struct Site {
     registration: Registration,
+    contexts: Contexts,
     /// Which contexts are open.
-    taken: ProcessMutex<Vec<bool>>,
+    taken: ProcessMutex<HashSet<u16>>,
 }
 
 impl Site {
@@ -358,8 +355,10 @@ struct Seat {
 impl Seat {
     fn take(site: Arc<Site>, index: u16) -> io::Result<Self> {
         let mut taken = site.taken.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
-        let seat = taken.get_mut(usize::from(index)).ok_or(io::ErrorKind::NotFound)?;
-        if std::mem::replace(seat, true) {
+        if !site.contexts.has(index) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if !taken.insert(index) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         drop(taken);
@@ -370,7 +369,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if let Some(mut taken) = self.site.taken.lock() {
-            taken[usize::from(self.index)] = false;
+            taken.remove(&self.index);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Network, SimLink};
+use crate::wire::contexts::Contexts;
 
 /// What a port tells its endpoint.
 #[derive(Debug)]
@@ -58,8 +59,8 @@ pub(super) type At = (SocketAddr, u16);
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
-    /// Addresses whose contexts are ports, how many each has, and how many of them can be named.
-    sites: HashMap<SocketAddr, (u16, u16)>,
+    /// Addresses whose contexts are ports, and which contexts each has.
+    sites: HashMap<SocketAddr, Contexts>,
     /// The connection whose end stands, if one does: (whose, towards whom). An end stands from when its notice is left until its link is
     /// dropped, and a later connection takes the place of an earlier one.
     standing: HashMap<(At, At), usize>,
@@ -156,11 +157,11 @@ impl Network {
         Ok(Port { network: self.clone(), at, incarnation, inbox, _site: None })
     }
 
-    /// Opens an address for so many ports, of which so many can be named.
+    /// Opens an address for ports, its contexts.
     ///
     /// # Errors
     /// If the address is taken.
-    pub(crate) fn site(&self, bind: SocketAddr, contexts: (u16, u16)) -> io::Result<Arc<SimSite>> {
+    pub(crate) fn site(&self, bind: SocketAddr, contexts: Contexts) -> io::Result<Arc<SimSite>> {
         let mut state = self.lock();
         let address = state.directory.address(bind)?;
         state.directory.sites.insert(address, contexts);
@@ -174,7 +175,7 @@ impl Network {
     pub(crate) fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
         let mut state = self.lock();
         let (directory, at) = (&mut state.directory, (site.address, context));
-        if directory.sites.get(&site.address).is_none_or(|(contexts, _)| context >= *contexts) {
+        if !directory.sites.get(&site.address).is_some_and(|contexts| contexts.has(context)) {
             return Err(io::ErrorKind::NotFound.into());
         }
         if directory.ports.contains_key(&at) {
@@ -201,7 +202,7 @@ impl Port {
         let to = (peer, context);
         let mut state = self.network.lock();
         let directory = &mut state.directory;
-        let named = directory.sites.get(&peer).is_none_or(|(_, receiving)| context < *receiving);
+        let named = directory.sites.get(&peer).is_none_or(|contexts| context < contexts.named);
         let Some((incarnation, inbox)) =
             directory.ports.get(&to).filter(|_| named).map(|(who, inbox)| (*who, Arc::clone(inbox)))
         else {

@@ -1,0 +1,155 @@
+//! Sending halves of contexts, opened apart from the receiving halves.
+
+use std::cell::RefCell;
+use std::future::IntoFuture;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use percale::endpoint::safe::{OperationError, Received};
+use percale::{AddressVector, Domain, Endpoint, ErrorCode, PeerAddress, ScalableEndpoint};
+
+use crate::fabric::Fabric;
+use crate::watchdog::Watchdog;
+
+const BITS: u32 = 2;
+const CONTEXTS: u16 = 2;
+
+/// A scalable endpoint with as many senders as contexts, and an endpoint beside it.
+struct World<F: Fabric> {
+    senders: RefCell<Vec<Option<Endpoint>>>,
+    contexts: RefCell<Vec<Option<Endpoint>>>,
+    plain: Option<Endpoint>,
+    scalable: ScalableEndpoint,
+    /// The scalable endpoint, and the one beside it.
+    peers: [PeerAddress; 2],
+    vector: AddressVector,
+    domain: Domain,
+    fabric: F,
+    _watchdog: Watchdog,
+}
+
+impl<F: Fabric> World<F> {
+    fn new(what: &str) -> Self {
+        let fabric = F::new(7);
+        let domain = fabric.domain(|domain| domain);
+        let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
+        let builder = domain.scalable_endpoint().contexts(CONTEXTS).senders(CONTEXTS);
+        let scalable = builder.bind(fabric.address()).expect("a scalable endpoint");
+        let plain = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
+        let peers = [scalable.address(), plain.address()].map(|address| vector.insert(address).expect("an address"));
+        let (senders, contexts, plain) = (RefCell::default(), RefCell::default(), Some(plain));
+        let world =
+            Self { senders, contexts, plain, scalable, peers, vector, domain, fabric, _watchdog: Watchdog::new(what) };
+        world.senders.replace((0..CONTEXTS).map(|index| Some(world.sender(index))).collect());
+        world.contexts.replace((0..CONTEXTS).map(|index| Some(world.context(index))).collect());
+        world
+    }
+
+    fn sender(&self, index: u16) -> Endpoint {
+        self.scalable.open_sender(index, self.domain.endpoint().vector(&self.vector)).expect("a sender")
+    }
+
+    fn context(&self, index: u16) -> Endpoint {
+        self.scalable.open(index, self.domain.endpoint().vector(&self.vector)).expect("a context")
+    }
+
+    fn plain(&self) -> &Endpoint {
+        self.plain.as_ref().expect("it is open")
+    }
+
+    fn name(&self, context: u16) -> PeerAddress {
+        self.peers[0].receive_context(context.into(), BITS).expect("it fits")
+    }
+
+    /// Drives everything until an operation is over.
+    fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
+        let mut operation = pin!(operation.into_future());
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
+                return result;
+            }
+            let (senders, contexts) = (self.senders.borrow(), self.contexts.borrow());
+            let all = senders.iter().chain(contexts.iter()).chain([&self.plain]);
+            all.flatten().for_each(|endpoint| _ = endpoint.progress());
+            self.fabric.tick();
+            std::thread::yield_now();
+        }
+    }
+
+    /// One message from a sender to the endpoint beside it, with this byte.
+    fn send(&self, index: u16, byte: u8) {
+        let senders = self.senders.borrow();
+        let sender = senders[usize::from(index)].as_ref().expect("it is open");
+        self.finish(sender.send(self.peers[1], vec![byte; 100]).start().expect("a send")).expect("it is sent");
+    }
+
+    /// The message that a receive took, and from whom it is.
+    fn got(&self, receive: impl IntoFuture<Output = Result<Received, OperationError>>) -> u8 {
+        let got = self.finish(receive).expect("a message");
+        assert_eq!(got.source, Some(self.peers[0]), "{}: the source is the plain number", F::NAME);
+        got.to_vec()[0]
+    }
+}
+
+/// A receive that is directed at a context takes the messages of its sending half, whenever it is posted, and no others.
+pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Fabric>() {
+    let world = World::<F>::new("directed at a context");
+    let directed = |context| world.plain().recv(vec![0; 100]).from(world.name(context)).start().expect("a receive");
+    // Before anything has come.
+    let (first, second) = (directed(1), directed(0));
+    world.send(0, 10);
+    world.send(1, 11);
+    assert_eq!((world.got(first), world.got(second)), (11, 10));
+    // The messages are here already, or are on their way.
+    world.send(1, 12);
+    world.send(0, 13);
+    assert_eq!((world.got(directed(0)), world.got(directed(1))), (13, 12));
+    let later = directed(1);
+    world.send(1, 14);
+    assert_eq!(world.got(later), 14);
+    // From anybody.
+    let any = world.plain().recv(vec![0; 100]).start().expect("a receive");
+    world.send(0, 15);
+    assert_eq!(world.got(any), 15);
+}
+
+/// Each half is closed and opened for itself: what waits for it ends, and the other half goes on.
+pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Fabric>() {
+    let world = World::<F>::new("each half is closed for itself");
+    let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
+    let reaches_context = |byte| {
+        let contexts = world.contexts.borrow();
+        let receive = contexts[0].as_ref().expect("it is open").recv(vec![0; 8]).start().expect("a receive");
+        world.finish(world.plain().send(world.name(0), vec![byte; 8]).start().expect("a send")).expect("it is sent");
+        assert_eq!(world.finish(receive).expect("a message").to_vec(), [byte; 8]);
+    };
+    for round in 0..3 {
+        world.send(0, round);
+        assert_eq!(world.got(directed()), round);
+        // The sender leaves: what waits for it ends. The context is there.
+        let waiting = directed();
+        world.senders.borrow_mut()[0] = None;
+        let error = world.finish(waiting).expect_err("the sender has left");
+        assert_eq!(error.errno(), ErrorCode::Closed.errno(), "{error}");
+        reaches_context(round);
+        // It comes back: a receive that was posted meanwhile takes its message.
+        let waiting = directed();
+        let sender = world.sender(0);
+        world.senders.borrow_mut()[0] = Some(sender);
+        world.send(0, 100 + round);
+        assert_eq!(world.got(waiting), 100 + round);
+        // The context leaves: what was sent to it and not received ends. The sender is there.
+        let long = world.plain().send(world.name(0), vec![1; F::BULK]).start().expect("a send");
+        world.contexts.borrow_mut()[0] = None;
+        world.finish(long).expect_err("the context has left");
+        let waiting = directed();
+        world.send(0, 50 + round);
+        assert_eq!(world.got(waiting), 50 + round);
+        let context = world.context(0);
+        world.contexts.borrow_mut()[0] = Some(context);
+        reaches_context(10 + round);
+    }
+    assert!(world.scalable.open_sender(0, world.domain.endpoint()).is_err(), "it is open");
+    assert!(world.scalable.open_sender(CONTEXTS, world.domain.endpoint()).is_err(), "there is no such sender");
+}

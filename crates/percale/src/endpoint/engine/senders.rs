@@ -1,0 +1,41 @@
+//! Peers that are the sending halves of contexts (`wire::contexts`): which receives take their messages.
+//!
+//! A sender is a peer of its own, with its own incarnation and connection; it connects, and cannot be connected to. Its messages are
+//! from the number of its address. Receives name context `i` of the address, and mean its sending half.
+//! 1. While a sender that was met at its address is connected, receives directed at its context are directed at the sender's slot.
+//! 2. When its connection ends, the receives that are directed at it end in error. Those that are posted later look for the context again.
+
+use super::core::Core;
+use crate::transport::Connection;
+use crate::wire::contexts::half_of;
+
+impl Core {
+    /// A connection stands: if the peer is a sender, receives directed at its context are for its messages.
+    #[inline]
+    pub(super) fn sender_connected(&mut self, slot: Connection) {
+        if let Some(context) = half_of(self.peers.get(slot).context)
+            && self.peers.get(slot).has_address()
+        {
+            self.meet_sender(slot, context);
+        }
+    }
+
+    #[cold]
+    fn meet_sender(&mut self, slot: Connection, context: u16) {
+        let at = (self.peers.get(slot).address, context);
+        let half = self.peers.real_slot(at);
+        self.peers.get_mut(half).sender = Some(slot);
+        self.redirect_receives(half, slot);
+        if let Some(pool) = &self.pool {
+            pool.met(self.sender(slot), at);
+        }
+    }
+
+    /// A connection has ended, and the receives that were directed at its peer with it.
+    #[inline]
+    pub(super) fn sender_down(&mut self, slot: Connection) {
+        if half_of(self.peers.get(slot).context).is_some() {
+            self.peers.forget_sender(slot);
+        }
+    }
+}

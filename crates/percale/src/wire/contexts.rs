@@ -1,0 +1,57 @@
+//! The numbers of the contexts that share an address (`endpoint::scalable`).
+//!
+//! A hello has a number of 16 bits for a context. Contexts that peers can name count up from 0, and so do, behind them, those that send
+//! and are named by nobody. *Senders* count up from [`FIRST_SENDER`]: each is the sending half of the context of its number, with a
+//! connection of its own.
+
+/// The number of the first sender. Smaller numbers are those of other contexts.
+pub const FIRST_SENDER: u16 = 1 << 15;
+
+/// How many contexts share an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contexts {
+    /// How many there are besides the senders.
+    pub all: u16,
+    /// How many of these peers can name: the first ones.
+    pub named: u16,
+    /// How many senders there are.
+    pub senders: u16,
+}
+
+impl Contexts {
+    /// Whether there is a context of this number.
+    #[must_use]
+    pub const fn has(self, number: u16) -> bool {
+        match number.checked_sub(FIRST_SENDER) {
+            Some(sender) => sender < self.senders,
+            None => number < self.all,
+        }
+    }
+}
+
+/// The number of sender `index`, if it can have one.
+#[must_use]
+pub const fn sender(index: u16) -> Option<u16> {
+    if index < FIRST_SENDER { FIRST_SENDER.checked_add(index) } else { None }
+}
+
+/// The context whose sending half the context of this number is; `None` if it is no sender.
+#[must_use]
+pub const fn half_of(number: u16) -> Option<u16> {
+    number.checked_sub(FIRST_SENDER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_have_numbers_of_their_own() {
+        let contexts = Contexts { all: 3, named: 2, senders: 2 };
+        let first = sender(0).unwrap();
+        assert_eq!((half_of(first), half_of(first + 1), half_of(2)), (Some(0), Some(1), None));
+        assert!(contexts.has(0) && contexts.has(2) && !contexts.has(3));
+        assert!(contexts.has(first + 1) && !contexts.has(first + 2) && !contexts.has(u16::MAX));
+        assert_eq!(sender(FIRST_SENDER), None);
+    }
+}
