@@ -29,9 +29,28 @@ pub(crate) struct Shared {
     /// A region counts here what peers write, through whichever endpoint.
     regional: AtomicBool,
     wait: u32,
+    /// Threads may sleep on its descriptor or its wait set: the client has asked for one by name.
+    slept_on: bool,
 }
 
 impl Shared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+
+    /// Whether threads may sleep on its descriptor or its wait set.
+    pub(crate) const fn is_slept_on(&self) -> bool {
+        self.slept_on
+    }
+
+    /// A region is going to count here: who sleeps here is woken by any endpoint of the domain from now on.
+    ///
+    /// # Errors
+    /// The positive code, if the system has no descriptors for that.
+    pub(crate) fn await_regions(self: &Arc<Self>) -> Result<(), i32> {
+        if self.slept_on { self.domain.sleep_for_regions(self) } else { Ok(()) }
+    }
+
     /// A region counts here.
     pub(crate) fn attach_region(&self) {
         self.regional.store(true, Ordering::Relaxed);
@@ -156,6 +175,7 @@ pub(crate) unsafe extern "C" fn open(
             return -libc::ENOSYS;
         }
     };
+    let slept_on = attr.is_some_and(|attr| matches!(attr.wait_obj, FI_WAIT_FD | FI_WAIT_SET));
     let percale = Arc::new(Counter::new());
     let membership = match attr {
         // SAFETY: with FI_WAIT_SET the client gives one.
@@ -172,6 +192,7 @@ pub(crate) unsafe extern "C" fn open(
         _membership: membership,
         ports: RwLock::default(),
         wait,
+        slept_on,
     });
     let fid = fid_cntr { fid: object::head(FI_CLASS_CNTR, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     // SAFETY: the client wants the counter there.
@@ -181,6 +202,10 @@ pub(crate) unsafe extern "C" fn open(
 
 /// Whether the client may sleep on the counter's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(counter: &Shared) -> c_int {
+    // Endpoints wake only those who have said that they sleep (FI_WAIT_FD, FI_WAIT_SET) when regions count.
+    if counter.regional.load(Ordering::Relaxed) && !counter.slept_on {
+        return -libc::EAGAIN;
+    }
     match counter.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,

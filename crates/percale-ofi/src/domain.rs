@@ -19,7 +19,7 @@ use crate::params::Params;
 use crate::region::descriptions::Descriptions;
 use crate::region::mode::RegionMode;
 use crate::region::raw_key;
-use crate::{cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
+use crate::{authorization, cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
 
 /// What the objects of a domain know of it.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(crate) struct Shared {
     pub(crate) percale: percale::Domain,
     /// As the info has it.
     pub(crate) name: String,
-    /// The client serializes what it does with an endpoint and what that completes to.
-    pub(crate) serialized: bool,
+    /// What the client serializes.
+    pub(crate) serialized: Serialized,
     pub(crate) regions: RegionMode,
     /// The application names the kinds of memory that it registers.
     pub(crate) hmem: bool,
@@ -50,6 +50,35 @@ pub(crate) struct Shared {
     pub(crate) notifier: OnceLock<Notifier>,
     /// The endpoints that are enabled.
     ports: RwLock<Vec<Weak<Port>>>,
+    /// Counters of regions that threads sleep on.
+    region_sleepers: RwLock<Vec<Weak<counter::Shared>>>,
+}
+
+/// Which of its calls the client promises to make one at a time (`fi_domain_attr::threading`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serialized {
+    /// None.
+    Nothing,
+    /// Those on an endpoint, and on the completion queues and counters that are bound to it.
+    Completions,
+    /// All in the domain.
+    Domain,
+}
+
+impl Serialized {
+    /// FI_THREAD_, with threads of our own or without.
+    const fn of(threading: u32, automatic: bool) -> Self {
+        match threading {
+            FI_THREAD_COMPLETION if !automatic => Self::Completions,
+            FI_THREAD_DOMAIN if !automatic => Self::Domain,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether a completion queue or a counter is used by one thread at a time, and so are the endpoints that are bound to it.
+    pub(crate) fn has_completions(self) -> bool {
+        self != Self::Nothing
+    }
 }
 
 impl Shared {
@@ -59,11 +88,56 @@ impl Shared {
         SocketAddr::new(ip, 0)
     }
 
-    /// An endpoint was enabled.
-    pub(crate) fn opened(&self, port: &Arc<Port>) {
+    /// An endpoint was enabled. Its counters of regions drive it, if it counts for them.
+    ///
+    /// # Errors
+    /// The positive code, if the system has no descriptors for those that sleep.
+    pub(crate) fn opened(&self, port: &Arc<Port>) -> Result<(), i32> {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         ports.retain(|port| port.strong_count() > 0);
+        for counter in self.region_sleepers().iter().filter_map(Weak::upgrade) {
+            self.wakes(port, &counter)?;
+        }
         ports.push(Arc::downgrade(port));
+        Ok(())
+    }
+
+    fn region_sleepers(&self) -> std::sync::RwLockReadGuard<'_, Vec<Weak<counter::Shared>>> {
+        self.region_sleepers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether threads sleep on counters of regions.
+    pub(crate) fn sleeps_for_regions(&self) -> bool {
+        self.region_sleepers().iter().any(|counter| counter.strong_count() > 0)
+    }
+
+    /// Threads sleep on a counter of a region: what any endpoint counts wakes them from now on.
+    ///
+    /// # Errors
+    /// The positive code, if the system has no descriptors for that.
+    pub(crate) fn sleep_for_regions(&self, counter: &Arc<counter::Shared>) -> Result<(), i32> {
+        // Endpoints are opened under this lock.
+        let ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        if self.region_sleepers().iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(counter))) {
+            return Ok(());
+        }
+        for port in ports.iter().filter_map(Weak::upgrade) {
+            self.wakes(&port, counter)?;
+        }
+        let mut sleepers = self.region_sleepers.write().unwrap_or_else(PoisonError::into_inner);
+        sleepers.retain(|other| other.strong_count() > 0);
+        sleepers.push(Arc::downgrade(counter));
+        Ok(())
+    }
+
+    /// Reading and waiting for the counter drives the endpoint.
+    fn wakes(&self, port: &Port, counter: &counter::Shared) -> Result<(), i32> {
+        // Other threads may be in an endpoint without a lock, unless the client serializes all of the domain. Such an endpoint counts
+        // nothing for regions.
+        if port.is_shared() || self.serialized == Serialized::Domain {
+            port.drive_for(&counter.percale)?;
+        }
+        Ok(())
     }
 
     /// Whether a collective may use these bytes, as far as the domain's mode wants to know.
@@ -78,10 +152,15 @@ impl Shared {
         !(local || collective) || self.descriptions.cover_for(description, address, len, rights, collective)
     }
 
-    /// Makes progress on every endpoint: what waits for the writes of peers waits for any of them.
+    /// Makes progress on every endpoint through which peers' writes may be counted.
     pub(crate) fn progress(&self) {
+        // Who is in an endpoint is decided in `endpoint::drivers`: one without a lock may be used by another thread now, unless the
+        // client serializes all of the domain.
+        let all = self.serialized == Serialized::Domain;
         for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
-            port.progress();
+            if all || port.is_shared() {
+                port.progress();
+            }
         }
     }
 }
@@ -146,9 +225,8 @@ pub(crate) unsafe fn configure(attr: &fi_domain_attr) -> Result<percale::DomainB
         let name = unsafe { CStr::from_ptr(attr.name) };
         builder = builder.interface(name.to_string_lossy());
     }
-    if attr.auth_key_size > 0 && !attr.auth_key.is_null() {
-        // SAFETY: the client gives so many bytes.
-        let key = unsafe { std::slice::from_raw_parts(attr.auth_key, attr.auth_key_size) };
+    // SAFETY: the client gives so many bytes.
+    if let Some(key) = unsafe { authorization::read("fi_domain", attr.auth_key, attr.auth_key_size) }? {
         builder = builder.authorization_key(key);
     }
     Ok(builder)
@@ -192,7 +270,7 @@ pub(crate) unsafe fn open(
         fabric: Arc::clone(fabric.shared()),
         percale,
         name: name.unwrap_or_default(),
-        serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
+        serialized: Serialized::of(attr.threading, automatic),
         regions: RegionMode::of(attr.mr_mode, info.mode),
         hmem: info.caps & FI_HMEM != 0,
         devices: info.caps & FI_HMEM != 0 && Interface::Cuda.driver().is_ok(),
@@ -204,6 +282,7 @@ pub(crate) unsafe fn open(
         av_type: attr.av_type,
         notifier: OnceLock::new(),
         ports: RwLock::default(),
+        region_sleepers: RwLock::default(),
     });
     let fid = fid_domain {
         fid: object::head(FI_CLASS_DOMAIN, context, &FI),
@@ -236,12 +315,16 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: some open object of the client's.
     let Some(events) = (unsafe { events::Events::of_class(other) }) else { return -libc::EINVAL };
+    // SAFETY: a domain of ours.
+    let shared = unsafe { Domain::of(domain) }.shared();
+    if !events.shared().is_of(&shared.fabric) {
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the event queue is another fabric's");
+        return -libc::EINVAL;
+    }
     if flags & !FI_REG_MR != 0 {
         log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} are not all supported; FI_REG_MR is");
         return -FI_EBADFLAGS;
     }
-    // SAFETY: a domain of ours.
-    let shared = unsafe { Domain::of(domain) }.shared();
     if flags & FI_REG_MR != 0 && shared.registrations.set(Arc::clone(events.shared())).is_err() {
         log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the domain has an event queue for registrations");
         return -libc::EINVAL;

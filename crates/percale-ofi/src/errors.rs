@@ -11,7 +11,7 @@ use crate::queue::source;
 /// From this version of the interface on, an error entry has room for the source's address.
 const WITH_SOURCE: u32 = (1 << 16) | 20;
 /// From this version on, the client may give room for the error's own data, and says how much.
-const WITH_DATA_SIZE: u32 = (1 << 16) | 5;
+pub(crate) const WITH_DATA_SIZE: u32 = (1 << 16) | 5;
 
 /// Every code, with what it means; its number is its place, counted from 1.
 const ALL: [(ErrorCode, &CStr); 18] = [

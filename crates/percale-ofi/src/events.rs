@@ -17,7 +17,7 @@ use crate::fabric::{self, Fabric};
 use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
-use crate::{errors, group, log, waiting};
+use crate::{errors, group, log, requests, waiting};
 
 mod record;
 
@@ -26,7 +26,7 @@ use self::record::{Asked, Context, Fid, Names, Record, Settling};
 /// What others know of their event queue.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    _fabric: Arc<fabric::Shared>,
+    fabric: Arc<fabric::Shared>,
     pub(crate) percale: EventQueue,
     /// In the wait set that the client named.
     _membership: Option<Membership>,
@@ -105,7 +105,7 @@ pub(crate) unsafe fn open(
         _ => None,
     };
     let shared = Arc::new(Shared {
-        _fabric: Arc::clone(fabric.shared()),
+        fabric: Arc::clone(fabric.shared()),
         percale,
         _membership: membership,
         wait,
@@ -147,6 +147,11 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
 }
 
 impl Shared {
+    /// Whether it is of this fabric.
+    pub(crate) fn is_of(&self, fabric: &Arc<fabric::Shared>) -> bool {
+        Arc::ptr_eq(&self.fabric, fabric)
+    }
+
     /// Events of this endpoint name the client's object.
     pub(crate) fn name_endpoint(&self, id: u64, endpoint: fid_t) {
         lock(&self.names).endpoints.insert(id, Fid(endpoint));
@@ -166,8 +171,14 @@ impl Shared {
         lock(&self.settling).accepts(endpoint, from.ip());
     }
 
+    /// This endpoint takes no connection after all.
+    pub(crate) fn settled(&self, endpoint: u64) {
+        lock(&self.settling).settled(endpoint);
+    }
+
     /// The next of percale's events.
     fn next(&self) -> Option<Event> {
+        requests::expire();
         let mut settling = lock(&self.settling);
         while let Some(event) = self.percale.read() {
             if let Some(event) = settling.pass(event) {
@@ -181,7 +192,7 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn alone() -> Arc<Self> {
         Arc::new(Self {
-            _fabric: Arc::new(fabric::Shared { api_version: 0 }),
+            fabric: Arc::new(fabric::Shared { api_version: 0 }),
             percale: EventQueue::default(),
             _membership: None,
             wait: FI_WAIT_NONE,
@@ -201,7 +212,28 @@ impl Shared {
 
     /// Events of this inserter name the client's address vector.
     pub(crate) fn name_vector(&self, inserter: u64, vector: fid_t) {
-        lock(&self.names).vectors.insert(inserter, Fid(vector));
+        lock(&self.names).name_vector(inserter, Fid(vector));
+    }
+
+    /// The vector is closed.
+    pub(crate) fn forget_vector(&self, inserter: u64) {
+        lock(&self.names).forget_vector(inserter);
+    }
+
+    /// Begins an insertion, whose end is an event unless it is refused.
+    pub(crate) fn insert<E>(&self, inserter: u64, begin: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        lock(&self.names).begin_insertion(inserter);
+        begin().inspect_err(|_| lock(&self.names).end_insertion(inserter))
+    }
+
+    /// The end of a region's registration names the client's object; by this number.
+    pub(crate) fn name_region(&self, region: fid_t, context: *mut c_void) -> u64 {
+        lock(&self.names).name_region(Fid(region), Context(context))
+    }
+
+    /// The region is closed, or its registration was refused.
+    pub(crate) fn forget_region(&self, number: u64) {
+        lock(&self.names).regions.remove(&number);
     }
 
     /// Events of this group name the client's object.
@@ -243,9 +275,9 @@ impl Shared {
     fn record(&self, event: Event) -> Option<Record> {
         let mut names = lock(&self.names);
         if let Event::Shutdown { endpoint, .. } = &event
-            && !names.over.insert(*endpoint)
+            && !(names.endpoints.contains_key(endpoint) && names.over.insert(*endpoint))
         {
-            return None; // Told already: both sides have ended the connection.
+            return None; // It is closed; or told already: both sides have ended the connection.
         }
         let fid = |endpoint| names.endpoints.get(&endpoint).copied();
         match event {
@@ -264,25 +296,28 @@ impl Shared {
             }
             Event::ConnectionRefused { endpoint, error, reason, data, .. } => {
                 log::warning!(FI_LOG_EQ, "no connection: {reason}");
-                Some(Record::Refused { fid: fid(endpoint)?, error, data })
+                let fid = fid(endpoint)?;
+                // SAFETY: named, and the names are locked.
+                Some(Record::Refused { fid, context: unsafe { fid.context() }, error, data })
             }
             Event::AddressesInserted { inserter, context, count } => {
-                Some(Record::Inserted { fid: *names.vectors.get(&inserter)?, context, count })
+                let fid = names.vectors.get(&inserter)?.fid;
+                names.end_insertion(inserter);
+                Some(Record::Inserted { fid, context, count })
             }
             Event::AddressFailed { inserter, context, index, error } => {
                 log::warning!(FI_LOG_EQ, "address {index} of an insertion: {error}");
                 let (code, reason) = (error.errno(), error.to_string().into_bytes());
-                Some(Record::NotInserted { fid: *names.vectors.get(&inserter)?, context, index, code, reason })
+                Some(Record::NotInserted { fid: names.vectors.get(&inserter)?.fid, context, index, code, reason })
             }
-            Event::Registered { context } => {
-                let fid = Fid::from_number(context);
-                // SAFETY: a region whose event has just been made, which its owner waits for.
-                Some(Record::Registered { fid, context: unsafe { fid.context() } })
+            // No name: the region was closed meanwhile.
+            Event::Registered { context: number } => {
+                let (fid, context) = names.regions.remove(&number)?;
+                Some(Record::Registered { fid, context })
             }
-            Event::RegistrationFailed { context, errno, .. } => {
-                let fid = Fid::from_number(context);
-                // SAFETY: as above.
-                Some(Record::Unregistered { fid, context: unsafe { fid.context() }, errno })
+            Event::RegistrationFailed { context: number, errno, .. } => {
+                let (fid, context) = names.regions.remove(&number)?;
+                Some(Record::Unregistered { fid, context, errno })
             }
             Event::Joined { context: number, group: id } => {
                 let (fid, context) = *names.groups.get(&number)?;
@@ -356,11 +391,18 @@ impl Shared {
             return -(libc::EAGAIN as isize);
         }
         let Some((mut entry, data)) = front.take().and_then(Record::error) else { return -(libc::EAGAIN as isize) };
-        // SAFETY: promised by the caller.
-        let (buffer, room) = unsafe { ((*to).err_data, (*to).err_data_size) };
+        // Older clients do not initialise the entry: the data is in a buffer of ours (fi_eq(3), releases before 1.5).
+        let (buffer, room) = if self.fabric.api_version < errors::WITH_DATA_SIZE {
+            (std::ptr::null_mut(), 0)
+        } else {
+            // SAFETY: promised by the caller.
+            unsafe { ((*to).err_data, (*to).err_data_size) }
+        };
         let mut kept = lock(&self.error_data);
+        // An entry that is read into again without being set names the buffer that it was given before.
+        let before = !kept.is_empty() && std::ptr::eq(buffer.cast(), kept.as_ptr());
         *kept = data;
-        (entry.err_data, entry.err_data_size) = if buffer.is_null() || room == 0 {
+        (entry.err_data, entry.err_data_size) = if buffer.is_null() || room == 0 || before {
             // Ours, until the next reading (fi_eq(3)).
             (kept.as_mut_ptr().cast(), kept.len())
         } else {
@@ -397,8 +439,17 @@ unsafe extern "C" fn wait_read(
         if read != -(libc::EAGAIN as isize) {
             return read;
         }
-        if try_wait(shared) != 0 {
-            continue;
+        match try_wait(shared) {
+            0 => {}
+            again if again == -libc::EAGAIN => {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return -(libc::EAGAIN as isize);
+                }
+                // What is held back, or what another thread has armed for, comes in a moment.
+                std::thread::yield_now();
+                continue;
+            }
+            refused => return refused as isize,
         }
         match shared.percale.descriptor() {
             Ok(descriptor) if sleep(descriptor, deadline) => {}

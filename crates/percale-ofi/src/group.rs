@@ -125,9 +125,12 @@ pub(crate) unsafe fn name(group: fid_t, id: GroupId) {
 }
 
 unsafe extern "C" fn close(mc: *mut fid) -> c_int {
+    // SAFETY: a group of ours.
+    let group = unsafe { Group::of(mc) };
+    // From then on nobody else writes to it.
+    group.events.forget_group(group.number);
     // SAFETY: `joined` made it of a box, and the client gives it up.
     let group = unsafe { Box::from_raw(mc.cast::<Group>()) };
-    group.events.forget_group(group.number);
     if let Some(port) = group.port.upgrade() {
         port.leave_group(GroupId::from_u64(group.group.load(Ordering::Relaxed)));
     }

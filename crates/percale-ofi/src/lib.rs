@@ -25,6 +25,7 @@
 
 pub mod abi;
 mod address;
+mod authorization;
 mod cache;
 mod counter;
 mod domain;
@@ -43,6 +44,7 @@ mod poll_set;
 pub mod provider;
 mod queue;
 mod region;
+mod requests;
 mod serial;
 mod vector;
 mod wait_set;

@@ -4,10 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use percale::endpoint::connection::{ConnectionRequest, DATA_LIMIT, Listener};
+use percale::endpoint::connection::{DATA_LIMIT, Listener};
 
 use crate::abi::{
-    FI_BACKLOG, FI_CLASS_CONNREQ, FI_CLASS_PEP, FI_EOPBADSTATE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
+    FI_BACKLOG, FI_CLASS_PEP, FI_EBADFLAGS, FI_EOPBADSTATE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
     FI_OPT_ENDPOINT, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::address::{self, Native};
@@ -16,11 +16,12 @@ use crate::fabric::{self, Fabric};
 use crate::info::Copied;
 use crate::log;
 use crate::object::{self, Object};
+use crate::requests::{self, Handle};
 
 #[repr(C)]
 pub(crate) struct Passive {
     fid: fid_pep,
-    _fabric: Arc<fabric::Shared>,
+    fabric: Arc<fabric::Shared>,
     /// What the endpoints that take connections are like.
     info: Arc<Copied>,
     state: Mutex<State>,
@@ -32,44 +33,13 @@ struct State {
     events: Option<Arc<events::Shared>>,
     backlog: Option<usize>,
     listener: Option<Listener>,
+    /// An endpoint has taken its address: it is only closed now.
+    converted: bool,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Object for Passive {
     const CLASS: usize = FI_CLASS_PEP;
-}
-
-/// A connection that somebody asks for, as an `fi_info` carries it.
-#[repr(C)]
-pub(crate) struct Request {
-    fid: fid,
-    request: ConnectionRequest,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Request {
-    const CLASS: usize = FI_CLASS_CONNREQ;
-}
-
-static REQUEST: fi_ops = fi_ops::REFUSING;
-
-impl Request {
-    /// A handle for clients.
-    pub(crate) fn hand_out(request: ConnectionRequest) -> fid_t {
-        let fid = object::head(FI_CLASS_CONNREQ, std::ptr::null_mut(), &REQUEST);
-        Box::into_raw(Box::new(Self { fid, request })).cast()
-    }
-
-    /// Takes the request back.
-    ///
-    /// # Safety
-    /// The handle is null or an open object of the client's, who uses it no more if it is of this class.
-    pub(crate) unsafe fn take(handle: fid_t) -> Option<ConnectionRequest> {
-        // SAFETY: promised by the caller.
-        unsafe { Self::of_class(handle) }?;
-        // SAFETY: of this class, so `hand_out` made it.
-        Some(unsafe { Box::from_raw(handle.cast::<Self>()) }.request)
-    }
 }
 
 static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi_ops::REFUSING };
@@ -104,7 +74,7 @@ pub(crate) unsafe fn open(
             ops: std::ptr::from_ref(&OPS).cast_mut(),
             cm: std::ptr::from_ref(&CM).cast_mut(),
         },
-        _fabric: Arc::clone(fabric.shared()),
+        fabric: Arc::clone(fabric.shared()),
         info: Arc::new(copy),
         state: Mutex::new(State { source, ..State::default() }),
     };
@@ -117,6 +87,23 @@ impl Passive {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// An active endpoint takes its address, if it has one; it is only closed after that (fi_endpoint(3)).
+    ///
+    /// # Errors
+    /// The positive code, if it listens, or was converted before.
+    pub(crate) fn convert(&self) -> Result<Option<SocketAddr>, i32> {
+        let mut state = self.state();
+        if state.listener.is_some() || state.converted {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_endpoint: the passive endpoint listens, or another endpoint has its address"
+            );
+            return Err(FI_EOPBADSTATE);
+        }
+        state.converted = true;
+        Ok(state.source)
+    }
 }
 
 unsafe extern "C" fn close(pep: *mut fid) -> c_int {
@@ -124,6 +111,7 @@ unsafe extern "C" fn close(pep: *mut fid) -> c_int {
     let state = std::mem::take(&mut *unsafe { Passive::of(pep) }.state());
     if let (Some(events), Some(listener)) = (&state.events, &state.listener) {
         events.forget_listener(listener.address());
+        requests::forget_listener(listener.address());
     }
     drop(state);
     // SAFETY: `give` made it of a box, and the client gives it up.
@@ -131,11 +119,26 @@ unsafe extern "C" fn close(pep: *mut fid) -> c_int {
     0
 }
 
-unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: an endpoint of ours, and an open object of the client's.
     let (passive, events) = unsafe { (Passive::of(pep), Events::of_class(other)) };
-    let Some(events) = events else { return -libc::EINVAL };
-    passive.state().events = Some(Arc::clone(events.shared()));
+    let Some(events) = events.filter(|events| events.shared().is_of(&passive.fabric)) else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: event queues of the same fabric are bound, nothing else");
+        return -libc::EINVAL;
+    };
+    if flags != 0 {
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: there are no flags, and {flags:#x} are given");
+        return -FI_EBADFLAGS;
+    }
+    let mut state = passive.state();
+    if state.converted || state.listener.is_some() {
+        return -FI_EOPBADSTATE;
+    }
+    if state.events.is_some() {
+        log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: the passive endpoint has an event queue");
+        return -libc::EINVAL;
+    }
+    state.events = Some(Arc::clone(events.shared()));
     0
 }
 
@@ -175,7 +178,7 @@ unsafe extern "C" fn setname(pep: fid_t, address: *mut c_void, len: usize) -> c_
     let (passive, address) = unsafe { (Passive::of(pep), address::read(address, len)) };
     let Some(address) = address else { return -libc::EINVAL };
     let mut state = passive.state();
-    if state.listener.is_some() {
+    if state.listener.is_some() || state.converted {
         return -FI_EOPBADSTATE;
     }
     state.source = Some(address);
@@ -203,6 +206,10 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
     let mut state = passive.state();
     if state.listener.is_some() {
         return 0;
+    }
+    if state.converted {
+        log::warning!(FI_LOG_EP_CTRL, "fi_listen: an endpoint has taken the passive endpoint's address; close it");
+        return -FI_EOPBADSTATE;
     }
     let Some(events) = state.events.clone() else {
         log::warning!(FI_LOG_EP_CTRL, "fi_listen: the passive endpoint has no event queue; bind one");
@@ -240,16 +247,34 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
 }
 
 unsafe extern "C" fn reject(_pep: *mut fid_pep, handle: fid_t, data: *const c_void, len: usize) -> c_int {
-    // SAFETY: the handle of a request, which the client gives up.
-    let Some(request) = (unsafe { Request::take(handle) }) else { return -libc::EINVAL };
+    let handle = Handle::from_client(handle);
+    let Some(request) = requests::find(handle) else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_reject: the handle is of no connection request that waits for an answer");
+        return -libc::EINVAL;
+    };
     // SAFETY: the client gives so many bytes.
-    match request.reject(unsafe { parameter(data, len) }) {
+    let data = unsafe { parameter(data, len) };
+    if let Err(code) = fits("fi_reject", data) {
+        return -code;
+    }
+    let answered = request.reject(data);
+    drop(requests::take(handle));
+    match answered {
         Ok(()) => 0,
         Err(error) => {
             log::warning!(FI_LOG_EP_CTRL, "fi_reject: {error}");
             -error.errno()
         }
     }
+}
+
+/// Refuses data that is too long for a request or an answer, before anything is done.
+pub(crate) fn fits(call: &str, data: &[u8]) -> Result<(), i32> {
+    if data.len() <= DATA_LIMIT {
+        return Ok(());
+    }
+    log::warning!(FI_LOG_EP_CTRL, "{call}: {} bytes of data are too many; at most {DATA_LIMIT} are taken", data.len());
+    Err(libc::EINVAL)
 }
 
 /// The data that goes with a request or an answer.

@@ -49,6 +49,10 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+
     /// Whether endpoints may be read directly: nobody sleeps on what the queue says.
     pub(crate) const fn takes_directly(&self) -> bool {
         self.wait == FI_WAIT_NONE
@@ -111,6 +115,10 @@ impl Shared {
     #[inline(never)]
     unsafe fn read_again(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let read = -(libc::EAGAIN as isize);
+        if count == 0 {
+            // There may be results; progress is what is asked for.
+            self.direct.with(|direct| direct.ports.iter().for_each(|port| _ = port.progress()));
+        }
         if !self.reporting.load(Ordering::Acquire) {
             if !self.direct.with(Direct::linger) {
                 self.found_nothing();
@@ -162,6 +170,11 @@ impl Shared {
     /// # Safety
     /// As of [`read`](Self::read).
     unsafe fn wait(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t, timeout: c_int) -> isize {
+        if count == 0 {
+            // There is nothing to wait for: progress is made, and no result is taken (fi_cq(3)).
+            // SAFETY: passed on.
+            return unsafe { self.read(to, count, sources) };
+        }
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
@@ -183,7 +196,7 @@ impl Shared {
             let mut first = [Entry::default(); 1];
             match self.percale.wait(&mut first, left) {
                 Ok(_) => {
-                    // SAFETY: `count` is at least one, or nothing would be waited for.
+                    // SAFETY: `count` is at least one.
                     unsafe { self.format.write(&first, to, sources) };
                     return 1;
                 }
@@ -266,7 +279,7 @@ pub(crate) unsafe extern "C" fn open(
         _membership: membership,
         reporting: AtomicBool::new(false),
         // SAFETY: in a serialized domain the client serializes what it does with a queue and its endpoints.
-        direct: unsafe { Serial::new(Direct::new(), domain.serialized) },
+        direct: unsafe { Serial::new(Direct::new(), domain.serialized.has_completions()) },
         format,
         wait,
         signalled: AtomicBool::new(false),

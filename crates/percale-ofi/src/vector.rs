@@ -35,11 +35,23 @@ pub(crate) struct Shared {
     reports: OnceLock<Reports>,
 }
 
+impl Shared {
+    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+}
+
 /// By what a vector inserts without waiting.
 #[derive(Debug)]
 struct Reports {
     inserter: Inserter,
-    _events: Arc<events::Shared>,
+    events: Arc<events::Shared>,
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.events.forget_vector(self.inserter.id());
+    }
 }
 
 #[repr(C)]
@@ -150,14 +162,21 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
         log::warning!(FI_LOG_AV, "fi_av_bind: the vector was opened without FI_EVENT, or flags are given ({flags:#x})");
         return -libc::EINVAL;
     }
-    let inserter = Inserter::new(&shared.percale, &events.shared().percale);
-    events.shared().name_vector(inserter.id(), av);
-    let reports = Reports { inserter, _events: Arc::clone(events.shared()) };
-    if shared.reports.set(reports).is_err() {
+    if !events.shared().is_of(&shared.domain.fabric) {
+        log::warning!(FI_LOG_AV, "fi_av_bind: the event queue is another fabric's");
+        return -libc::EINVAL;
+    }
+    if shared.reports.get().is_some() {
         log::warning!(FI_LOG_AV, "fi_av_bind: the vector has an event queue");
         return -libc::EINVAL;
     }
-    0
+    let inserter = Inserter::new(&shared.percale, &events.shared().percale);
+    events.shared().name_vector(inserter.id(), av);
+    // Of two calls at once one is refused: its inserter's name is forgotten as it is dropped.
+    match shared.reports.set(Reports { inserter, events: Arc::clone(events.shared()) }) {
+        Ok(()) => 0,
+        Err(_) => -libc::EINVAL,
+    }
 }
 
 unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {

@@ -95,16 +95,16 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             // SAFETY: the member that the type says.
             let op = unsafe { &*op.msg };
             // SAFETY: promised by the caller.
-            let endpoint = unsafe { endpoint(op.ep) }?;
+            let endpoint = unsafe { endpoint(op.ep, kind == FI_OP_RECV) }?;
             // SAFETY: promised by the caller.
             (endpoint, unsafe { endpoint.message(kind == FI_OP_RECV, &raw const op.msg, begins, op.flags) }?)
         }
         kind @ (FI_OP_TRECV | FI_OP_TSEND) => {
             // SAFETY: as above.
             let op = unsafe { &*op.tagged };
-            // SAFETY: as above.
-            let endpoint = unsafe { endpoint(op.ep) }?;
             let receives = kind == FI_OP_TRECV;
+            // SAFETY: as above.
+            let endpoint = unsafe { endpoint(op.ep, receives) }?;
             // SAFETY: as above.
             (endpoint, unsafe { endpoint.tagged_message(receives, &raw const op.msg, begins, op.flags) }?)
         }
@@ -112,7 +112,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             // SAFETY: as above.
             let op = unsafe { &*op.rma };
             // SAFETY: as above.
-            let endpoint = unsafe { endpoint(op.ep) }?;
+            let endpoint = unsafe { endpoint(op.ep, false) }?;
             // SAFETY: as above.
             (endpoint, unsafe { endpoint.rma_operation(kind == FI_OP_WRITE, &raw const op.msg, begins, op.flags) }?)
         }
@@ -120,7 +120,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             // SAFETY: as above.
             let op = unsafe { &*op.atomic };
             // SAFETY: as above.
-            let endpoint = unsafe { endpoint(op.ep) }?;
+            let endpoint = unsafe { endpoint(op.ep, false) }?;
             // SAFETY: as above.
             (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, None, None, begins, op.flags) }?)
         }
@@ -129,7 +129,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             let op = unsafe { &*op.fetch_atomic };
             let result = Some((op.fetch.msg_iov, op.fetch.iov_count));
             // SAFETY: as above.
-            let endpoint = unsafe { endpoint(op.ep) }?;
+            let endpoint = unsafe { endpoint(op.ep, false) }?;
             // SAFETY: as above.
             (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, None, result, begins, op.flags) }?)
         }
@@ -139,7 +139,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             let result = Some((op.fetch.msg_iov, op.fetch.iov_count));
             let compare = Some((op.compare.msg_iov, op.compare.iov_count));
             // SAFETY: as above.
-            let endpoint = unsafe { endpoint(op.ep) }?;
+            let endpoint = unsafe { endpoint(op.ep, false) }?;
             // SAFETY: as above.
             (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, compare, result, begins, op.flags) }?)
         }
@@ -164,10 +164,14 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
 
 /// # Safety
 /// Null, or some open object of the client's.
-unsafe fn endpoint<'a>(fid: *mut fid_ep) -> Result<&'a Endpoint, isize> {
+unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint, isize> {
     // SAFETY: promised by the caller.
-    unsafe { Endpoint::of_class(fid.cast()) }.ok_or_else(|| {
-        log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the operation names no endpoint of this provider");
+    let endpoint = unsafe { Endpoint::of_class(fid.cast()) };
+    endpoint.filter(|endpoint| endpoint.setup().half().posts(receives)).ok_or_else(|| {
+        log::warning!(
+            FI_LOG_DOMAIN,
+            "FI_QUEUE_WORK: the operation names no endpoint of this provider that can have it"
+        );
         -(libc::EINVAL as isize)
     })
 }

@@ -16,7 +16,6 @@ use crate::abi::{
 use crate::log;
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_atomic = TABLE;
 pub(super) const TABLE: fi_ops_atomic = fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
     write: Some(write),

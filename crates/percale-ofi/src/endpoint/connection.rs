@@ -2,20 +2,23 @@
 
 use std::ffi::{c_int, c_void};
 
+use percale::ConnectionError;
+
 use super::Endpoint;
 use crate::abi::{FI_EOPBADSTATE, FI_ETOOSMALL, FI_LOG_EP_CTRL, fid_ep};
 use crate::address::{self, Native};
 use crate::log;
 use crate::object::{Object, code};
-use crate::passive::parameter;
+use crate::passive::{fits, parameter};
+use crate::requests;
 
-/// Enables the endpoint if it is not: connecting and accepting do (fi_cm(3)).
-fn connecting(endpoint: &Endpoint, ep: *mut fid_ep, what: &str) -> Result<(), i32> {
+/// What can be wrong with a call is found before the call enables the endpoint (fi_cm(3)).
+fn checked(endpoint: &Endpoint, call: &str, data: &[u8]) -> Result<(), i32> {
     if !endpoint.single {
-        log::warning!(FI_LOG_EP_CTRL, "{what}: only endpoints of type FI_EP_MSG have connections");
+        log::warning!(FI_LOG_EP_CTRL, "{call}: only endpoints of type FI_EP_MSG have connections");
         return Err(libc::EOPNOTSUPP);
     }
-    endpoint.setup.enable(ep.cast())
+    fits(call, data)
 }
 
 pub(super) unsafe extern "C" fn connect(
@@ -26,11 +29,13 @@ pub(super) unsafe extern "C" fn connect(
 ) -> c_int {
     // SAFETY: an endpoint of ours, and the client's address.
     let (endpoint, address) = unsafe { (Endpoint::of(ep), address::read_sized(address)) };
-    code(connecting(endpoint, ep, "fi_connect").and_then(|()| {
+    // SAFETY: the client gives so many bytes.
+    let data = unsafe { parameter(data, len) };
+    code(checked(endpoint, "fi_connect", data).and_then(|()| {
         let address = address.or_else(|| endpoint.setup.destination()).ok_or(libc::EINVAL)?;
+        endpoint.setup.enable()?;
         let port = endpoint.port().map_err(|_| FI_EOPBADSTATE)?;
-        // SAFETY: the client gives so many bytes.
-        port.connect(&address.to_string(), unsafe { parameter(data, len) }).map_err(|error| {
+        port.connect(&address.to_string(), data).map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_connect: {error}");
             error.errno()
         })
@@ -40,17 +45,32 @@ pub(super) unsafe extern "C" fn connect(
 pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len: usize) -> c_int {
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
-    code(connecting(endpoint, ep, "fi_accept").and_then(|()| {
-        let Some(request) = endpoint.setup.take_request() else {
-            log::warning!(FI_LOG_EP_CTRL, "fi_accept: the endpoint was not opened for a connection request");
+    // SAFETY: the client gives so many bytes.
+    let data = unsafe { parameter(data, len) };
+    code(checked(endpoint, "fi_accept", data).and_then(|()| {
+        let handle = endpoint.setup.request();
+        let Some((handle, request)) = handle.and_then(|handle| Some((handle, requests::find(handle)?))) else {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_accept: the endpoint was not opened for a connection request, or that was answered"
+            );
             return Err(FI_EOPBADSTATE);
         };
+        endpoint.setup.enable()?;
         let port = endpoint.port().map_err(|_| FI_EOPBADSTATE)?;
-        if let Some(events) = endpoint.setup.events() {
+        let events = endpoint.setup.events();
+        if let Some(events) = &events {
             events.accepts(port.id(), request.from());
         }
-        // SAFETY: the client gives so many bytes.
-        port.accept(&request, unsafe { parameter(data, len) }).map_err(|error| {
+        let accepted = port.accept(&request, data);
+        if let (Err(_), Some(events)) = (&accepted, &events) {
+            events.settled(port.id());
+        }
+        // What was refused for the endpoint's sake can still be answered, with another endpoint.
+        if matches!(accepted, Ok(()) | Err(ConnectionError::Gone)) {
+            drop(requests::take(handle));
+        }
+        accepted.map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_accept: {error}");
             error.errno()
         })

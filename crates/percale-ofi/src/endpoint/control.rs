@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 use super::flags::Direction;
-use super::{Endpoint, connection};
+use super::{Endpoint, connection, flags};
 use crate::abi::{
     FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_GETOPSFLAG, FI_HMEM_CUDA, FI_LOG_EP_CTRL,
     FI_OPT_CM_DATA_SIZE, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER,
@@ -123,31 +123,33 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
     match command {
-        FI_ENABLE => code(endpoint.enable(ep)),
+        FI_ENABLE => code(endpoint.enable()),
         FI_ALIAS => {
             // SAFETY: the argument of FI_ALIAS.
             let alias = unsafe { &*argument.cast::<fi_alias>() };
             match endpoint.alias(alias.flags) {
-                // SAFETY: the client wants the alias there.
-                Ok(endpoint) => unsafe { endpoint.give(alias.fid) },
-                Err(code) => return -code,
+                Ok(endpoint) => endpoint.hand_out(alias.fid.cast()),
+                Err(code) => -code,
             }
-            0
         }
         FI_GETOPSFLAG | FI_SETOPSFLAG => {
-            let flags = argument.cast::<u64>();
+            let place = argument.cast::<u64>();
             // SAFETY: the argument of both is 64 bits of flags.
-            let given = unsafe { flags.read() };
+            let given = unsafe { place.read() };
             let direction = match given & (FI_TRANSMIT | FI_RECV) {
                 FI_TRANSMIT => &endpoint.transmit,
                 FI_RECV => &endpoint.receive,
                 _ => return -libc::EINVAL,
             };
             if command == FI_SETOPSFLAG {
-                direction.set_defaults(given & !(FI_TRANSMIT | FI_RECV));
+                let defaults = given & !(FI_TRANSMIT | FI_RECV);
+                if let Err(code) = flags::check("fi_control: FI_SETOPSFLAG", defaults) {
+                    return -code;
+                }
+                direction.set_defaults(defaults);
             } else {
                 // SAFETY: as above.
-                unsafe { flags.write(direction.defaults()) };
+                unsafe { place.write(direction.defaults()) };
             }
             0
         }
@@ -164,6 +166,7 @@ impl Endpoint {
             FI_RECV => receive = flags & !FI_RECV,
             _ => return Err(libc::EINVAL),
         }
+        flags::check("fi_ep_alias", flags & !(FI_TRANSMIT | FI_RECV))?;
         let devices = self.setup.domain().devices;
         let alias = Self {
             fid: self.fid,

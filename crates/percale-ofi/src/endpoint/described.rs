@@ -17,7 +17,7 @@ use crate::abi::{
 use crate::log;
 use crate::object::Object;
 
-pub(super) static MESSAGES: fi_ops_msg = fi_ops_msg {
+pub(super) const MESSAGES: fi_ops_msg = fi_ops_msg {
     recv: Some(recv),
     recvv: Some(recvv),
     recvmsg: Some(recvmsg),
@@ -27,7 +27,7 @@ pub(super) static MESSAGES: fi_ops_msg = fi_ops_msg {
     senddata: Some(senddata),
     ..message::TABLE
 };
-pub(super) static TAGGED: fi_ops_tagged = fi_ops_tagged {
+pub(super) const TAGGED: fi_ops_tagged = fi_ops_tagged {
     recv: Some(tagged_recv),
     recvv: Some(tagged_recvv),
     recvmsg: Some(tagged_recvmsg),
@@ -37,7 +37,7 @@ pub(super) static TAGGED: fi_ops_tagged = fi_ops_tagged {
     senddata: Some(tagged_senddata),
     ..tagged::TABLE
 };
-pub(super) static RMA: fi_ops_rma = fi_ops_rma {
+pub(super) const RMA: fi_ops_rma = fi_ops_rma {
     read: Some(read),
     readv: Some(readv),
     readmsg: Some(readmsg),
@@ -47,7 +47,7 @@ pub(super) static RMA: fi_ops_rma = fi_ops_rma {
     writedata: Some(writedata),
     ..rma::TABLE
 };
-pub(super) static ATOMIC: fi_ops_atomic = fi_ops_atomic {
+pub(super) const ATOMIC: fi_ops_atomic = fi_ops_atomic {
     write: Some(atomic_write),
     writev: Some(atomic_writev),
     writemsg: Some(atomic_writemsg),

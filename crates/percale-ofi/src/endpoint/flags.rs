@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use percale::OpFlags;
 
 use crate::abi::{
-    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE,
-    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_TRANSMIT_COMPLETE, FI_TRIGGER,
+    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EBADFLAGS, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE,
+    FI_LOG_EP_CTRL, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_TRANSMIT_COMPLETE,
+    FI_TRIGGER,
 };
+use crate::log;
 
 /// Each flag of libfabric's that percale has, and percale's.
 const PAIRS: [(u64, OpFlags); 10] = [
@@ -50,6 +52,16 @@ pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     Some(all)
 }
 
+/// Refuses default flags of operations that no operation can have: with the positive code, and a message that names `what` has them.
+pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
+    let unknown = defaults & !(KNOWN | FI_TRIGGER);
+    if unknown != 0 {
+        log::warning!(FI_LOG_EP_CTRL, "{what}: flags {unknown:#x} are not supported");
+        return Err(FI_EBADFLAGS);
+    }
+    Ok(())
+}
+
 /// Operations without flags of their own begin as their contexts say (FI_TRIGGER among an endpoint's or alias' flags). No flag of
 /// percale's.
 pub(crate) const TRIGGERED: OpFlags = OpFlags::from_bits_retain(1 << 31);
@@ -90,7 +102,7 @@ impl Direction {
         self.defaults.load(Ordering::Relaxed)
     }
 
-    /// Sets them. Flags that percale does not have are left out.
+    /// Sets them; they have passed [`check`].
     pub(crate) fn set_defaults(&self, defaults: u64) {
         let known = defaults & KNOWN;
         let triggered = if defaults & FI_TRIGGER == 0 { OpFlags::empty() } else { TRIGGERED };
@@ -124,6 +136,7 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::FI_COMMIT_COMPLETE;
 
     #[test]
     fn completion_is_as_the_binding_says() {
@@ -146,6 +159,14 @@ mod tests {
             direction.bind(true, false);
             let all = [direction.own(), direction.injecting(), direction.flags(FI_FENCE).unwrap()];
             assert!(all.iter().all(|flags| flags.contains(OpFlags::DEVICE) == devices), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_taken_as_a_whole_or_refused() {
+        assert_eq!(check("here", FI_COMPLETION | FI_TRIGGER | FI_INJECT), Ok(()));
+        for unknown in [FI_COMMIT_COMPLETE, 1 << 62, FI_COMMIT_COMPLETE | FI_COMPLETION] {
+            assert_eq!(check("here", unknown), Err(FI_EBADFLAGS));
         }
     }
 

@@ -12,7 +12,6 @@ use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_msg = TABLE;
 pub(super) const TABLE: fi_ops_msg = fi_ops_msg {
     size: size_of::<fi_ops_msg>(),
     recv: Some(recv),

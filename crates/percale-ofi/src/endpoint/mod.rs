@@ -1,7 +1,9 @@
 //! `fid_ep`: an endpoint (fi_endpoint(3)).
 //!
-//! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
-//! * [`scalable`]: several of them behind one address; [`shared`]: contexts that endpoints share
+//! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened; [`origin`]: what it is opened from
+//! * [`objects`]: it and its aliases; the last one releases it; [`drivers`]: who may be in it at once
+//! * [`scalable`]: several of them behind one address; [`halves`]: tables of those that only send or only receive
+//! * [`shared`]: contexts that endpoints share
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
@@ -15,9 +17,13 @@ mod collective;
 mod connection;
 mod control;
 mod described;
+mod drivers;
 mod flags;
+mod halves;
 mod local;
 mod message;
+mod objects;
+mod origin;
 pub(crate) mod port;
 mod rma;
 pub(crate) mod scalable;
@@ -95,16 +101,21 @@ struct Wishes {
     xpu: bool,
     /// It may join groups.
     groups: bool,
-    /// Regions count what peers write through it (FI_RMA_EVENT).
+    /// Counters of regions count what peers write through it (FI_RMA_EVENT).
     region_events: bool,
     /// Default flags of sends and receives.
     flags: [u64; 2],
 }
 
 impl Wishes {
+    /// Reads them; `call` is what the info was given to.
+    ///
+    /// # Errors
+    /// The positive code, if there are default flags that no operation can have.
+    ///
     /// # Safety
     /// The info is readable with all it points to.
-    unsafe fn of(domain: &domain::Shared, info: &fi_info) -> Self {
+    unsafe fn of(call: &str, info: &fi_info) -> Result<Self, i32> {
         // SAFETY: promised by the caller.
         let kind = unsafe { info.ep_attr.as_ref() }.map_or(FI_EP_RDM, |attr| attr.r#type);
         // SAFETY: promised by the caller.
@@ -112,17 +123,23 @@ impl Wishes {
         // SAFETY: promised by the caller.
         let receive = unsafe { info.rx_attr.as_ref() };
         let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
-        if caps & FI_RMA_EVENT != 0 {
-            domain.rma_events.store(true, Ordering::Relaxed);
-        }
-        Self {
+        let flags = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
+        flags::check(call, flags[0] | flags[1])?;
+        Ok(Self {
             kind,
             directed: caps & FI_DIRECTED_RECV != 0 && kind != FI_EP_MSG,
             triggers: caps & FI_TRIGGER != 0,
             xpu: caps & FI_XPU != 0,
             groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
             region_events: caps & FI_RMA_EVENT != 0,
-            flags: [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)],
+            flags,
+        })
+    }
+
+    /// An endpoint with these is open.
+    fn note(&self, domain: &domain::Shared) {
+        if self.region_events {
+            domain.rma_events.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -143,14 +160,21 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: null, or the client's.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
     // SAFETY: an info is readable with all it points to.
-    let wishes = unsafe { Wishes::of(domain, info) };
+    let wishes = match unsafe { Wishes::of("fi_endpoint: op_flags", info) } {
+        Ok(wishes) => wishes,
+        Err(code) => return -code,
+    };
     let kind = wishes.kind;
     if kind != FI_EP_RDM && kind != FI_EP_MSG {
         log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
         return -libc::EINVAL;
     }
     // SAFETY: an info's addresses are as long as it says.
-    let setup = Arc::new(unsafe { Setup::new(domain, info, &wishes) });
+    let setup = match unsafe { Setup::new(domain, info, &wishes) } {
+        Ok(setup) => Arc::new(setup),
+        Err(code) => return -code,
+    };
+    wishes.note(domain);
     Endpoint::new(FI_CLASS_EP, context, &control::OPS, wishes, setup).hand_out(ep)
 }
 
@@ -173,16 +197,8 @@ pub(crate) unsafe extern "C" fn open_flagged(
 unsafe extern "C" fn close(ep: *mut fid) -> c_int {
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
-    if Arc::strong_count(&endpoint.setup) == 1 && endpoint.setup.port().is_some_and(|port| port.is_held_by_windows()) {
-        log::warning!(
-            FI_LOG_EP_CTRL,
-            "fi_close: windows of type 2A are bound through the endpoint; invalidate or close them first"
-        );
-        return -libc::EBUSY;
-    }
-    // The last alias takes the endpoint with it.
-    if Arc::strong_count(&endpoint.setup) == 1 {
-        endpoint.setup.release();
+    if let Err(code) = endpoint.setup.close_object(ep) {
+        return -code;
     }
     // SAFETY: `give` made it of a box, and the client gives it up.
     drop(unsafe { Box::from_raw(ep.cast::<Endpoint>()) });
@@ -217,15 +233,16 @@ impl Endpoint {
         let local = setup.domain().regions.local;
         let groups = wishes.groups && class == FI_CLASS_EP;
         let devices = setup.domain().devices;
+        let tables = halves::tables(setup.half(), local);
         Self {
             fid: fid_ep {
                 fid: object::head(class, context, &FI),
                 ops: std::ptr::from_ref(ops).cast_mut(),
                 cm: std::ptr::from_ref(&control::CM).cast_mut(),
-                msg: std::ptr::from_ref(if local { &described::MESSAGES } else { &message::OPS }).cast_mut(),
-                rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
-                tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
-                atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
+                msg: std::ptr::from_ref(tables.messages).cast_mut(),
+                rma: std::ptr::from_ref(tables.rma).cast_mut(),
+                tagged: std::ptr::from_ref(tables.tagged).cast_mut(),
+                atomic: std::ptr::from_ref(tables.atomic).cast_mut(),
                 collective: std::ptr::from_ref(if groups { &collective::OPS } else { &NO_COLLECTIVES }).cast_mut(),
             },
             port: OnceLock::new(),
@@ -240,23 +257,9 @@ impl Endpoint {
         }
     }
 
-    /// fi_enable(3). A context of a scalable endpoint waits for the other half of its pair.
-    fn enable(&self, ep: *mut fid) -> Result<(), i32> {
-        let class = self.fid.fid.fclass;
-        if let Some(seat) = self.setup.seat() {
-            if self.setup.port().is_some() && !seat.is_enabled(class) {
-                log::warning!(
-                    FI_LOG_EP_CTRL,
-                    "fi_enable: the contexts of this number are in use; enable both before the first operation"
-                );
-                return Err(FI_EOPBADSTATE);
-            }
-            seat.enabled(class);
-            if !seat.is_complete() {
-                return Ok(());
-            }
-        }
-        self.setup.enable(ep)?;
+    /// fi_enable(3).
+    fn enable(&self) -> Result<(), i32> {
+        self.setup.enable()?;
         if let Err(refused) = self.port() {
             log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
         }
@@ -269,8 +272,15 @@ impl Endpoint {
     }
 
     fn hand_out(self, ep: *mut *mut fid_ep) -> c_int {
+        let setup = Arc::clone(&self.setup);
+        let object = Box::into_raw(Box::new(self));
+        if !setup.add_object(object.cast()) {
+            // SAFETY: just made, and nobody has it.
+            drop(unsafe { Box::from_raw(object) });
+            return -FI_EOPBADSTATE; // Its endpoint is closed at once by another thread.
+        }
         // SAFETY: the client wants the endpoint there.
-        unsafe { self.give(ep) };
+        unsafe { ep.write(object.cast()) };
         0
     }
 
@@ -286,7 +296,7 @@ impl Endpoint {
     /// An alias made before the endpoint was enabled finds it here.
     #[cold]
     fn late_port(&self) -> Result<&Port, isize> {
-        let Some(port) = self.setup.opened() else {
+        let Some(port) = self.setup.port() else {
             log::warning!(FI_LOG_EP_CTRL, "an operation was posted to an endpoint that is not enabled");
             return Err(-(FI_EOPBADSTATE as isize));
         };
@@ -311,7 +321,7 @@ impl Endpoint {
     /// Whether operations can be posted. Until then the directions do not know what they report.
     #[inline]
     fn is_ready(&self) -> bool {
-        self.port.get().is_some() || self.setup.opened().is_some() && self.late_port().is_ok()
+        self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
     }
 
     /// percale's flags for those of a send's or an access' call.

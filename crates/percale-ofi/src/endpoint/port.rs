@@ -318,6 +318,20 @@ impl Port {
         either!(self, endpoint => endpoint.wait(Some(std::time::Duration::ZERO)))
     }
 
+    /// Reading and waiting for this counter, which is of a region, drives the endpoint from now on.
+    pub(crate) fn drive_for(&self, counter: &Counter) -> Result<(), i32> {
+        let shared = self.share().map_err(|refused| -(refused as i32))?;
+        shared.drive_for(counter).map_err(|error| {
+            log::warning!(FI_LOG_EP_CTRL, "an endpoint cannot wake threads that sleep on a counter: {error}");
+            error.raw_os_error().unwrap_or(libc::EIO)
+        })
+    }
+
+    /// Closes the endpoint: its operations end, and who has it still finds it closed.
+    pub(crate) fn close(&self) {
+        either!(self, endpoint => endpoint.shut());
+    }
+
     /// Makes progress.
     #[inline]
     pub(crate) fn progress(&self) -> bool {

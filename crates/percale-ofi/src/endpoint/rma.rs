@@ -12,7 +12,6 @@ use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_rma = TABLE;
 pub(super) const TABLE: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
     read: Some(read),

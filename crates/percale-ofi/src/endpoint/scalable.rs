@@ -1,21 +1,24 @@
 //! Scalable endpoints: `fi_scalable_ep`, `fi_tx_context`, `fi_rx_context` (fi_endpoint(3)).
 //!
-//! Transmit context i and receive context i are two objects for one percale endpoint, a context of percale's scalable endpoint. That is opened
-//! when both are enabled; or, if only one of them is, when the scalable endpoint is enabled after it or the first operation is posted. From then on
-//! the other one cannot be set up any more.
+//! Receive context i is context i of percale's scalable endpoint, and transmit context i is its sender i: each is a percale endpoint of its own,
+//! which is opened when the context is enabled and closed with it. So the two share nothing: different threads may use them, each with its own
+//! completion queues and counters, and closing one ends nothing of the other.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use percale::ScalableEndpoint;
+use percale::endpoint::BindError;
 use percale::endpoint::scalable::CONTEXT_LIMIT;
+use percale::{EndpointBuilder, ScalableEndpoint};
 
-use super::{Endpoint, Setup, Wishes, control};
+use super::port::Port;
+use super::{Endpoint, Setup, Wishes, control, flags, origin};
 use crate::abi::{
-    FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_TX_CTX, FI_ENABLE, FI_ENOAV, FI_EOPBADSTATE, FI_EP_RDM, FI_EP_UNSPEC,
-    FI_ETOOSMALL, FI_LOG_EP_CTRL, fi_info, fi_ops, fi_ops_atomic, fi_ops_cm, fi_ops_collective, fi_ops_ep, fi_ops_msg,
-    fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_t,
+    FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_TX_CTX, FI_EBADFLAGS, FI_ENABLE, FI_ENOAV, FI_EOPBADSTATE, FI_EP_RDM,
+    FI_EP_UNSPEC, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+    fi_info, fi_ops, fi_ops_atomic, fi_ops_cm, fi_ops_collective, fi_ops_ep, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
+    fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_t,
 };
 use crate::address::{self, Native};
 use crate::domain::{self, Domain};
@@ -37,60 +40,82 @@ pub(crate) struct Shared {
 struct State {
     source: Option<SocketAddr>,
     vector: Option<Arc<vector::Shared>>,
-    /// By index, while either context is open.
-    setups: Vec<Weak<Setup>>,
+    /// By half and index, while such a context is open.
+    setups: [Vec<Weak<Setup>>; 2],
     percale: Option<ScalableEndpoint>,
 }
 
-/// Which context of which endpoint, and how far it is set up.
-pub(super) struct Seat {
-    pub(super) whole: Arc<Shared>,
-    pub(super) index: u16,
-    halves: Mutex<[Half; 2]>,
+/// What an endpoint is: a whole one, or one of the contexts of a scalable endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// It sends and receives.
+    Both,
+    /// It sends and accesses peers' memory.
+    Transmit,
+    /// It receives, and peers access memory through it.
+    Receive,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Half {
-    /// There is none, and never will be.
-    Missing,
-    Awaited,
-    Enabled,
+impl Half {
+    /// Refuses flags of bindings that are of the other half.
+    pub(super) fn allows(self, flags: u64) -> Result<(), i32> {
+        let others = match self {
+            Self::Both => 0,
+            Self::Transmit => FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE,
+            Self::Receive => FI_SEND | FI_READ | FI_WRITE,
+        };
+        if flags & others == 0 {
+            return Ok(());
+        }
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_bind: {self:?} context: nothing is bound to it with {:#x}",
+            flags & others
+        );
+        Err(FI_EBADFLAGS)
+    }
+
+    /// Whether operations that receive, or that do not, are posted to it.
+    pub(crate) fn posts(self, receives: bool) -> bool {
+        self == Self::Both || receives == (self == Self::Receive)
+    }
+}
+
+/// Which context of which endpoint.
+pub(super) struct Seat {
+    pub(super) whole: Arc<Shared>,
+    pub(super) half: Half,
+    index: u16,
 }
 
 impl Seat {
-    fn halves(&self) -> MutexGuard<'_, [Half; 2]> {
-        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A context of this class was enabled.
-    pub(super) fn enabled(&self, class: usize) {
-        self.halves()[usize::from(class == FI_CLASS_RX_CTX)] = Half::Enabled;
-    }
-
-    /// Whether the context of this class was enabled.
-    pub(super) fn is_enabled(&self, class: usize) -> bool {
-        self.halves()[usize::from(class == FI_CLASS_RX_CTX)] == Half::Enabled
-    }
-
-    /// Whether nothing more is to be set up.
-    pub(super) fn is_complete(&self) -> bool {
-        !self.halves().contains(&Half::Awaited)
-    }
-
-    /// Whether one of the two was enabled.
-    pub(super) fn is_begun(&self) -> bool {
-        self.halves().contains(&Half::Enabled)
+    /// Opens percale's endpoint.
+    ///
+    /// # Errors
+    /// The positive code, if the scalable endpoint cannot be opened; else percale's reason.
+    pub(super) fn open(&self, builder: EndpointBuilder<'_>, locked: bool) -> Result<Result<Port, BindError>, i32> {
+        let whole = self.whole.percale()?;
+        let sends = self.half == Half::Transmit;
+        Ok(if locked {
+            let opened = match sends {
+                true => whole.open_sender_shared(self.index, builder),
+                false => whole.open_shared(self.index, builder),
+            };
+            opened.map(Port::of_all)
+        } else {
+            let opened = match sends {
+                true => whole.open_sender(self.index, builder),
+                false => whole.open(self.index, builder),
+            };
+            // SAFETY: the client serializes what it does with the context, and with all that drives it (`drivers`).
+            opened.map(|endpoint| unsafe { Port::owned(endpoint) })
+        })
     }
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether regions count what peers write through it.
-    pub(super) const fn region_events(&self) -> bool {
-        self.wishes.region_events
     }
 
     /// The vector that was bound.
@@ -110,7 +135,7 @@ impl Shared {
         let source = state.source.unwrap_or_else(|| self.domain.wildcard());
         let [transmit, receive] = self.counts;
         let builder = self.domain.percale.scalable_endpoint();
-        let mut builder = builder.contexts(transmit.max(receive)).receiving(receive);
+        let mut builder = builder.contexts(receive).senders(transmit);
         if let Some(key) = &self.authorization {
             builder = builder.authorization_key(key.clone());
         }
@@ -121,26 +146,22 @@ impl Shared {
         Ok(state.percale.insert(percale).clone())
     }
 
-    /// The setup of contexts `index`.
-    fn setup(self: &Arc<Self>, index: u16) -> Arc<Setup> {
-        let mut state = self.state();
-        let place = &mut state.setups[usize::from(index)];
-        if let Some(setup) = place.upgrade() {
+    /// The setup of a context, which is open already if an object for it is.
+    fn setup(self: &Arc<Self>, half: Half, index: u16) -> Arc<Setup> {
+        let place = (usize::from(half == Half::Receive), usize::from(index));
+        let known = self.state().setups[place.0][place.1].upgrade();
+        // Asked without the lock, which setups take under theirs.
+        if let Some(setup) = known.filter(|setup| !setup.is_closed()) {
             return setup;
         }
-        let half = |count| if index < count { Half::Awaited } else { Half::Missing };
-        let seat = Seat { whole: Arc::clone(self), index, halves: Mutex::new(self.counts.map(half)) };
-        let setup = Arc::new(Setup::of_context(&self.domain, seat));
-        *place = Arc::downgrade(&setup);
+        let seat = Seat { whole: Arc::clone(self), half, index };
+        let setup = Arc::new(Setup::of_context(&self.domain, &self.wishes, seat));
+        self.state().setups[place.0][place.1] = Arc::downgrade(&setup);
         setup
     }
 
-    /// Opens what waits for no more than this.
+    /// Takes the address (fi_enable(3)).
     fn enable(&self) -> Result<(), i32> {
-        let setups: Vec<_> = self.state().setups.iter().filter_map(Weak::upgrade).collect();
-        for setup in setups {
-            setup.open_late()?;
-        }
         self.vector()?;
         self.percale().map(drop)
     }
@@ -210,11 +231,16 @@ pub(crate) unsafe extern "C" fn open(
         return -libc::EINVAL;
     };
     // SAFETY: an info is readable with all it points to.
-    let wishes = unsafe { Wishes::of(domain, info) };
+    let (wishes, authorization) = match unsafe {
+        (Wishes::of("fi_scalable_ep: op_flags", info), origin::authorization_of("fi_scalable_ep", info))
+    } {
+        (Ok(wishes), Ok(authorization)) => (wishes, authorization),
+        (Err(code), _) | (_, Err(code)) => return -code,
+    };
     // SAFETY: as above.
-    let (source, authorization) =
-        unsafe { (address::read(info.src_addr, info.src_addrlen), super::setup::authorization(info)) };
-    let setups = (0..transmit.max(receive)).map(|_| Weak::new()).collect();
+    let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
+    let setups = [transmit, receive].map(|count| (0..count).map(|_| Weak::new()).collect());
+    wishes.note(domain);
     let shared = Arc::new(Shared {
         domain: Arc::clone(domain),
         wishes,
@@ -239,15 +265,21 @@ unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
     let shared = &unsafe { Scalable::of(sep) }.shared;
     // SAFETY: some open object of the client's.
     if let Some(vector) = unsafe { Vector::of_class(other) } {
-        if shared.state().vector.replace(Arc::clone(vector.shared())).is_some() {
+        if !Arc::ptr_eq(vector.shared().domain(), &shared.domain) {
+            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the address vector is another domain's");
+            return -libc::EINVAL;
+        }
+        let mut state = shared.state();
+        if state.vector.is_some() {
             log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the endpoint has an address vector");
             return -libc::EINVAL;
         }
+        state.vector = Some(Arc::clone(vector.shared()));
         return 0;
     }
     // SAFETY: as above.
-    if unsafe { Events::of_class(other) }.is_some() {
-        return 0;
+    if let Some(events) = unsafe { Events::of_class(other) } {
+        return if events.shared().is_of(&shared.domain.fabric) { 0 } else { -libc::EINVAL };
     }
     log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: address vectors are bound to scalable endpoints, nothing else");
     -libc::EINVAL
@@ -264,8 +296,11 @@ unsafe extern "C" fn setname(sep: fid_t, address: *mut c_void, len: usize) -> c_
     let (scalable, address) = unsafe { (Scalable::of(sep), address::read(address, len)) };
     let Some(address) = address else { return -libc::EINVAL };
     let mut state = scalable.shared.state();
+    if state.percale.is_some() {
+        return -FI_EOPBADSTATE;
+    }
     state.source = Some(address);
-    if state.percale.is_none() { 0 } else { -FI_EOPBADSTATE }
+    0
 }
 
 unsafe extern "C" fn getname(sep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
@@ -315,13 +350,17 @@ unsafe fn open_context(
 ) -> c_int {
     // SAFETY: promised by the caller; other endpoints have other tables.
     let shared = &unsafe { Scalable::of(sep) }.shared;
-    let receives = usize::from(class == FI_CLASS_RX_CTX);
-    let Some(index) = u16::try_from(index).ok().filter(|index| *index < shared.counts[receives]) else {
+    let half = if class == FI_CLASS_RX_CTX { Half::Receive } else { Half::Transmit };
+    let at = usize::from(half == Half::Receive);
+    let Some(index) = u16::try_from(index).ok().filter(|index| *index < shared.counts[at]) else {
         log::warning!(FI_LOG_EP_CTRL, "there is no context {index}: the endpoint has {:?} of each kind", shared.counts);
         return -libc::EINVAL;
     };
-    let setup = shared.setup(index);
     let mut wishes = shared.wishes;
-    wishes.flags[receives] = flags.unwrap_or(wishes.flags[receives]);
+    wishes.flags[at] = flags.unwrap_or(wishes.flags[at]);
+    if let Err(code) = flags::check("a context's op_flags", wishes.flags[at]) {
+        return -code;
+    }
+    let setup = shared.setup(half, index);
     Endpoint::new(class, context, &control::OPS, wishes, setup).hand_out(ep)
 }

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use percale::Counted;
-use percale::domain::KEY_LIMIT;
-use percale::endpoint::connection::ConnectionRequest;
 
+use super::drivers::Drivers;
 use super::flags::Direction;
+use super::objects::Objects;
+use super::origin::Origin;
 use super::port::Port;
-use super::scalable::Seat;
+use super::scalable::{Half, Seat};
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use super::{Endpoint, Wishes};
 use crate::abi::{
@@ -20,11 +21,11 @@ use crate::abi::{
 use crate::counter::{self, Count};
 use crate::domain;
 use crate::events::{self, Events};
+use crate::log;
 use crate::object::{Object, code};
-use crate::passive::Request;
 use crate::queue::{self, Queue};
+use crate::requests;
 use crate::vector::{self, Vector};
-use crate::{address, log};
 
 /// What the aliases of an endpoint share.
 pub(crate) struct Setup {
@@ -33,26 +34,22 @@ pub(crate) struct Setup {
     kind: u32,
     /// It may join groups.
     groups: bool,
+    /// Counters of regions count what peers write through it (FI_RMA_EVENT).
+    region_events: bool,
+    /// Locked before `bound`.
+    objects: Objects,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
     /// What is done once percale's endpoint has its number.
     later: Mutex<Vec<Later>>,
-    /// Regions count what peers write through it (FI_RMA_EVENT).
-    region_events: bool,
-    /// It is of a pair of contexts of a scalable endpoint.
+    /// It is a context of a scalable endpoint.
     seat: Option<Seat>,
 }
 
 /// What was bound before the endpoint was enabled, and is held until it is closed.
 #[derive(Default)]
 struct Bound {
-    source: Option<SocketAddr>,
-    /// Whose connection request this endpoint takes.
-    listener: Option<SocketAddr>,
-    /// Where to connect to, if nobody says otherwise.
-    destination: Option<SocketAddr>,
-    /// The request that the endpoint was opened for.
-    request: Option<ConnectionRequest>,
+    origin: Origin,
     vector: Option<Arc<vector::Shared>>,
     transmit: Option<Reports>,
     receive: Option<Reports>,
@@ -60,9 +57,7 @@ struct Bound {
     events: Option<Arc<events::Shared>>,
     multi_minimum: Option<usize>,
     shared_receive: Option<Arc<Receives>>,
-    _shared_transmit: Option<Arc<Transmits>>,
-    /// Its own authorization key, in the place of the domain's.
-    authorization: Option<Vec<u8>>,
+    shared_transmit: Option<Arc<Transmits>>,
 }
 
 #[derive(Clone)]
@@ -84,72 +79,81 @@ pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) 
     code(unsafe { Endpoint::of(ep).setup.bind(other, flags) })
 }
 
-/// The authorization key that an info has for its endpoint.
-///
-/// # Safety
-/// It is as long as the info says.
-pub(super) unsafe fn authorization(info: &fi_info) -> Option<Vec<u8>> {
-    // SAFETY: null, or the info's attributes.
-    let attr = unsafe { info.ep_attr.as_ref() }?;
-    let (key, size) = (attr.auth_key, attr.auth_key_size);
-    // SAFETY: promised by the caller.
-    (!key.is_null() && (1..=KEY_LIMIT).contains(&size))
-        .then(|| unsafe { std::slice::from_raw_parts(key, size) }.to_vec())
-}
-
 impl Setup {
+    /// Of an endpoint, as an info describes it.
+    ///
+    /// # Errors
+    /// The positive code of what is wrong with the info.
+    ///
     /// # Safety
-    /// The info's addresses and keys are as long as it says, and its handle is null or an open object.
-    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, wishes: &Wishes) -> Self {
+    /// The info's addresses and keys are as long as it says, and its handle is null, of a request, or of an open object.
+    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, wishes: &Wishes) -> Result<Self, i32> {
         // SAFETY: promised by the caller.
-        let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
-        // SAFETY: promised by the caller.
-        let destination = unsafe { address::read(info.dest_addr, info.dest_addrlen) };
-        // SAFETY: promised by the caller.
-        let request = unsafe { Request::take(info.handle) };
-        // Who takes a connection has an address of its own, but is named as the listener is, as accepted sockets are: clients
-        // compare these names.
-        let listener = source.filter(|_| request.is_some());
-        let source = listener.map_or(source, |listener| Some(SocketAddr::new(listener.ip(), 0)));
-        // SAFETY: promised by the caller.
-        let authorization = unsafe { authorization(info) };
-        let bound = Bound { source, listener, destination, request, authorization, ..Bound::default() };
+        let origin = unsafe { Origin::read(info) }?;
+        Ok(Self::with(domain, wishes, Bound { origin, ..Bound::default() }, None))
+    }
+
+    /// Of a context of a scalable endpoint.
+    pub(super) fn of_context(domain: &Arc<domain::Shared>, wishes: &Wishes, seat: Seat) -> Self {
+        Self::with(domain, wishes, Bound::default(), Some(seat))
+    }
+
+    fn with(domain: &Arc<domain::Shared>, wishes: &Wishes, bound: Bound, seat: Option<Seat>) -> Self {
         Self {
             domain: Arc::clone(domain),
-            kind: wishes.kind,
-            groups: wishes.groups,
+            kind: if seat.is_some() { FI_EP_RDM } else { wishes.kind },
+            groups: wishes.groups && seat.is_none(),
+            region_events: wishes.region_events,
+            objects: Objects::default(),
             bound: Mutex::new(bound),
             port: OnceLock::new(),
             later: Mutex::default(),
-            region_events: wishes.region_events,
-            seat: None,
+            seat,
         }
     }
 
-    /// That of a pair of contexts.
-    pub(super) fn of_context(domain: &Arc<domain::Shared>, seat: Seat) -> Self {
-        let (bound, port, later) = (Mutex::default(), OnceLock::new(), Mutex::default());
-        let region_events = seat.whole.region_events();
-        let domain = Arc::clone(domain);
-        Self { domain, kind: FI_EP_RDM, groups: false, bound, port, later, region_events, seat: Some(seat) }
+    /// Which half of a context of a scalable endpoint it is.
+    pub(crate) fn half(&self) -> Half {
+        self.seat.as_ref().map_or(Half::Both, |seat| seat.half)
     }
 
-    pub(super) const fn seat(&self) -> Option<&Seat> {
-        self.seat.as_ref()
+    /// One more object of the client's is for this endpoint; false if the endpoint was closed.
+    pub(super) fn add_object(&self, object: fid_t) -> bool {
+        self.objects.add(object)
     }
 
-    /// percale's endpoint. Contexts of which only one is enabled are opened by the first operation.
-    pub(super) fn opened(&self) -> Option<&Arc<Port>> {
-        if self.port().is_none() && self.open_late().is_err() {
-            return None;
+    /// Whether its last object was closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.objects.lock().is_released()
+    }
+
+    /// An object of the client's is closed, and with the last one the endpoint.
+    ///
+    /// # Errors
+    /// The positive code, if windows of type 2A hold the endpoint (MW-039). Then the object stays open.
+    pub(super) fn close_object(&self, object: fid_t) -> Result<(), i32> {
+        let mut objects = self.objects.lock();
+        if objects.is_last(object) && self.port().is_some_and(|port| port.is_held_by_windows()) {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_close: windows of type 2A are bound through the endpoint; invalidate or close them first"
+            );
+            return Err(libc::EBUSY);
         }
-        self.port()
+        if objects.remove(object) {
+            self.release();
+            return Ok(());
+        }
+        // Events name an object that is open.
+        if let (Some(port), Some(events), Some(first)) = (self.port(), self.named_at(), objects.first()) {
+            events.name_endpoint(port.id(), first);
+        }
+        Ok(())
     }
 
-    /// Opens contexts of which only one is enabled.
-    pub(super) fn open_late(&self) -> Result<(), i32> {
-        let begun = self.seat.as_ref().is_some_and(Seat::is_begun);
-        if begun { self.enable(std::ptr::null_mut()) } else { Ok(()) }
+    /// The event queue whose events name the endpoint.
+    fn named_at(&self) -> Option<Arc<events::Shared>> {
+        self.events().filter(|_| self.kind == FI_EP_MSG)
     }
 
     fn bound(&self) -> MutexGuard<'_, Bound> {
@@ -178,6 +182,10 @@ impl Setup {
 
     /// Counts on an endpoint that is open.
     fn count_late(&self, port: &Arc<Port>, flags: u64, counter: &Arc<counter::Shared>) -> Result<(), i32> {
+        if counter.is_slept_on() {
+            // As if it had been bound before (`drivers`).
+            port.share().map_err(|refused| -(refused as i32))?;
+        }
         port.count(Counted::from_bits_truncate(flags), &counter.percale).map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: {error}");
             error.errno()
@@ -189,13 +197,13 @@ impl Setup {
     /// The endpoint's address, once it has one.
     pub(super) fn name(&self) -> Option<SocketAddr> {
         let bound = self.bound();
-        match (bound.listener, self.port()) {
+        match (bound.origin.listener, self.port()) {
             (Some(listener), Some(port)) if listener.ip().is_unspecified() => {
                 Some(SocketAddr::new(port.address().ip(), listener.port()))
             }
             (Some(listener), _) => Some(listener),
             (None, Some(port)) => Some(port.address()),
-            (None, None) => bound.source.filter(|address| address.port() != 0),
+            (None, None) => bound.origin.source.filter(|address| address.port() != 0),
         }
     }
 
@@ -211,18 +219,23 @@ impl Setup {
 
     /// Where to connect to, if nobody says otherwise.
     pub(super) fn destination(&self) -> Option<SocketAddr> {
-        self.bound().destination
+        self.bound().origin.destination
     }
 
-    /// The request that the endpoint was opened for, once.
-    pub(super) fn take_request(&self) -> Option<ConnectionRequest> {
-        self.bound().request.take()
+    /// The request that the endpoint was opened for.
+    pub(super) fn request(&self) -> Option<requests::Handle> {
+        self.bound().origin.request
     }
 
     /// Fixes the address; false if it has one.
     pub(super) fn set_source(&self, address: SocketAddr) -> bool {
-        self.bound().source = Some(address);
-        self.port().is_none()
+        // The endpoint is opened under this lock.
+        let mut bound = self.bound();
+        let free = self.port().is_none();
+        if free {
+            bound.origin.source = Some(address);
+        }
+        free
     }
 
     /// The room below which a multi-receive buffer is released.
@@ -267,24 +280,27 @@ impl Setup {
                 );
                 return Err(FI_EBADFLAGS);
             }
+            self.half().allows(flags & (FI_SEND | FI_RECV))?;
+            self.is_here(queue.shared().domain())?;
+            let (transmits, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
+            if transmits && bound.transmit.is_some() || receives && bound.receive.is_some() {
+                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
+                return Err(libc::EINVAL);
+            }
             let reports =
                 Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
-            for (bit, place) in [(FI_SEND, 0), (FI_RECV, 1)] {
-                let place = if place == 0 { &mut bound.transmit } else { &mut bound.receive };
-                if flags & bit != 0 && place.replace(reports.clone()).is_some() {
-                    log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
-                    return Err(libc::EINVAL);
-                }
+            if transmits {
+                bound.transmit = Some(reports.clone());
+            }
+            if receives {
+                bound.receive = Some(reports);
             }
             return Ok(());
         }
         // SAFETY: promised by the caller.
         if let Some(vector) = unsafe { Vector::of_class(other) } {
-            if bound.vector.replace(Arc::clone(vector.shared())).is_some() {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has an address vector");
-                return Err(libc::EINVAL);
-            }
-            return Ok(());
+            self.is_here(vector.shared().domain())?;
+            return once(&mut bound.vector, vector.shared(), "address vector");
         }
         // SAFETY: promised by the caller.
         if let Some(counter) = unsafe { Count::of_class(other) } {
@@ -295,6 +311,8 @@ impl Setup {
                 );
                 return Err(FI_EBADFLAGS);
             }
+            self.half().allows(flags)?;
+            self.is_here(counter.shared().domain())?;
             if bound.counters.iter().any(|(others, _)| others & flags != 0) {
                 log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a counter for some of {flags:#x}");
                 return Err(libc::EINVAL);
@@ -307,29 +325,47 @@ impl Setup {
         }
         // SAFETY: promised by the caller.
         if let Some(events) = unsafe { Events::of_class(other) } {
-            bound.events = Some(Arc::clone(events.shared()));
-            return Ok(());
+            if !events.shared().is_of(&self.domain.fabric) {
+                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the event queue is another fabric's");
+                return Err(libc::EINVAL);
+            }
+            return once(&mut bound.events, events.shared(), "event queue");
         }
         // SAFETY: promised by the caller.
         if let Some(context) = unsafe { ReceiveContext::of_class(other) } {
-            bound.shared_receive = Some(Arc::clone(context.shared()));
-            return Ok(());
+            self.half().allows(FI_RECV)?;
+            self.is_here(context.shared().domain())?;
+            return once(&mut bound.shared_receive, context.shared(), "shared receive context");
         }
         // SAFETY: promised by the caller.
         if let Some(context) = unsafe { TransmitContext::of_class(other) } {
-            bound._shared_transmit = Some(Arc::clone(context.shared()));
-            return Ok(());
+            self.half().allows(FI_SEND)?;
+            self.is_here(context.shared().domain())?;
+            return once(&mut bound.shared_transmit, context.shared(), "shared transmit context");
         }
         log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: objects of this class are not bound to endpoints");
         Err(libc::EINVAL)
     }
 
+    /// Refuses objects of other domains.
+    fn is_here(&self, domain: &Arc<domain::Shared>) -> Result<(), i32> {
+        if Arc::ptr_eq(domain, &self.domain) {
+            return Ok(());
+        }
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the object is another domain's");
+        Err(libc::EINVAL)
+    }
+
     /// Opens percale's endpoint (fi_enable(3)).
-    pub(super) fn enable(&self, endpoint: fid_t) -> Result<(), i32> {
+    pub(super) fn enable(&self) -> Result<(), i32> {
         if self.port().is_some() {
             return Ok(());
         }
+        let objects = self.objects.lock();
         let mut bound = self.bound();
+        if self.port().is_some() {
+            return Ok(()); // By another thread.
+        }
         if let (None, Some(seat)) = (&bound.vector, &self.seat) {
             bound.vector = Some(seat.whole.vector()?);
         }
@@ -353,10 +389,11 @@ impl Setup {
             (Some(transmit), Some(receive)) => {
                 Arc::ptr_eq(&transmit.queue, &receive.queue) && transmit.queue.takes_directly()
             }
-            _ => false,
+            (Some(only), None) | (None, Some(only)) => self.half() != Half::Both && only.queue.takes_directly(),
+            (None, None) => false,
         };
         let mut builder = self.domain.percale.endpoint();
-        if let Some(key) = &bound.authorization {
+        if let Some(key) = &bound.origin.authorization {
             builder = builder.authorization_key(key.clone());
         }
         if let Some(shared) = &bound.shared_receive {
@@ -397,31 +434,29 @@ impl Setup {
         }
         builder = builder.region_counters(self.region_events);
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
-        let source = bound.source.unwrap_or_else(|| self.domain.wildcard());
-        let whole = self.seat.as_ref().map(|seat| seat.whole.percale().map(|whole| (whole, seat.index))).transpose()?;
-        let slept_on =
-            [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
-        let by_others = slept_on || self.groups && bound.events.is_some();
-        // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
-        // use the client serializes.
-        let port = if single {
+        let source = bound.origin.source.unwrap_or_else(|| self.domain.wildcard());
+        let drivers = Drivers {
+            domain: &self.domain,
+            queues: [&bound.transmit, &bound.receive].map(|reports| reports.as_ref().map(|reports| &reports.queue)),
+            counters: &bound.counters,
+            events: single || self.groups && bound.events.is_some(),
+            regions: self.region_events,
+        };
+        let port = if let Some(seat) = &self.seat {
+            seat.open(builder, drivers.need_a_lock())?
+        } else if single {
             builder.bind_single_shared(source.to_string()).map(Port::of_all)
-        } else if self.domain.serialized && !by_others {
-            let opened = match &whole {
-                Some((whole, index)) => whole.open(*index, builder),
-                None => builder.bind(source.to_string()),
-            };
-            // SAFETY: the client serializes what it does with the endpoint and what that completes to.
-            opened.map(|endpoint| unsafe { Port::owned(endpoint) })
-        } else if let Some((whole, index)) = &whole {
-            whole.open_shared(*index, builder).map(Port::of_all)
-        } else {
+        } else if drivers.need_a_lock() {
             builder.bind_shared(source.to_string()).map(Port::of_all)
+        } else {
+            // SAFETY: the client serializes what it does with the endpoint, and with all that drives it.
+            builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         };
         let port = Arc::new(port.map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");
             error.errno()
         })?);
+        self.domain.opened(&port)?;
         for reports in [&bound.transmit, &bound.receive].into_iter().flatten() {
             if direct {
                 reports.queue.attach(&port);
@@ -432,20 +467,22 @@ impl Setup {
         for (_, counter) in &bound.counters {
             counter.attach(&port);
         }
-        if single && let Some(events) = &bound.events {
-            events.name_endpoint(port.id(), endpoint);
+        if let (true, Some(events), Some(first)) = (single, &bound.events, objects.first()) {
+            events.name_endpoint(port.id(), first);
         }
-        self.domain.opened(&port);
         let id = port.id();
         self.port.get_or_init(|| port);
-        drop(bound);
+        drop((bound, objects));
         let later = std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner));
         later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
     }
 
-    /// The last object for the endpoint is closed: nothing is read from it any more.
-    pub(super) fn release(&self) {
+    /// The last object for the endpoint is closed: its operations end, and nothing is read from it any more.
+    fn release(&self) {
         let bound = std::mem::take(&mut *self.bound());
+        if let Some(request) = bound.origin.request {
+            requests::close_endpoint(request);
+        }
         let Some(port) = self.port() else { return };
         if let Some(events) = bound.events {
             events.forget_endpoint(port.id());
@@ -456,5 +493,17 @@ impl Setup {
         for (_, counter) in bound.counters {
             counter.detach(port);
         }
+        // Threads that drive the endpoint may still have it: they find it closed.
+        port.close();
     }
+}
+
+/// Binds something of which an endpoint has one.
+fn once<T>(place: &mut Option<Arc<T>>, given: &Arc<T>, what: &str) -> Result<(), i32> {
+    if place.is_some() {
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has one {what} already");
+        return Err(libc::EINVAL);
+    }
+    *place = Some(Arc::clone(given));
+    Ok(())
 }

@@ -12,7 +12,7 @@ use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
 use super::described::nth;
 use super::flags::Direction;
 use super::setup::MULTI_MINIMUM;
-use super::{answer, local, scalable, unsupported};
+use super::{answer, flags, local, scalable, unsupported};
 use crate::abi::{
     FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_DIRECTED_RECV, FI_ENABLE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_LOG_EP_DATA,
     FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops, fi_ops_ep, fi_ops_msg,
@@ -21,6 +21,12 @@ use crate::abi::{
 use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::{self, Object};
+
+impl Receives {
+    pub(super) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+}
 
 /// What a receive context's endpoints know of it.
 pub(crate) struct Receives {
@@ -77,6 +83,9 @@ pub(crate) unsafe extern "C" fn open_receive(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: null, or the client's attributes.
     let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |attr| (attr.caps, attr.op_flags));
+    if let Err(code) = flags::check("fi_srx_context: rx_attr->op_flags", flags) {
+        return -code;
+    }
     let flags = Direction::new(flags, domain.devices);
     flags.bind(true, false);
     let shared = Arc::new(Receives {
@@ -272,9 +281,17 @@ pub(crate) struct TransmitContext {
     shared: Arc<Transmits>,
 }
 
-/// What is shared: nothing.
+/// What is shared: nothing. The domain is open as long as the context is.
 #[derive(Debug)]
-pub(crate) struct Transmits;
+pub(crate) struct Transmits {
+    domain: Arc<domain::Shared>,
+}
+
+impl Transmits {
+    pub(super) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+}
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Object for TransmitContext {
@@ -292,7 +309,7 @@ static TRANSMIT_OPS: fi_ops_ep = fi_ops_ep::REFUSING;
 
 /// Opens a shared transmit context.
 pub(crate) unsafe extern "C" fn open_transmit(
-    _domain: *mut fid_domain,
+    domain: *mut fid_domain,
     _attr: *mut fi_tx_attr,
     stx: *mut *mut fid_stx,
     context: *mut c_void,
@@ -300,8 +317,10 @@ pub(crate) unsafe extern "C" fn open_transmit(
     let head = object::head(FI_CLASS_STX_CTX, context, &TRANSMIT_FI);
     let fid = fid_stx { fid: head, ops: std::ptr::from_ref(&TRANSMIT_OPS).cast_mut() };
     log::note!(FI_LOG_EP_CTRL, "a shared transmit context: its endpoints send as others do");
+    // SAFETY: a domain of ours.
+    let domain = Arc::clone(unsafe { Domain::of(domain) }.shared());
     // SAFETY: the client wants it there.
-    unsafe { TransmitContext { fid, shared: Arc::new(Transmits) }.give(stx) };
+    unsafe { TransmitContext { fid, shared: Arc::new(Transmits { domain }) }.give(stx) };
     0
 }
 

@@ -7,7 +7,6 @@ use super::{Endpoint, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_tagged = TABLE;
 pub(super) const TABLE: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
     recv: Some(recv),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::connection::ConnectionRequest;
@@ -14,22 +15,17 @@ use crate::abi::{
 };
 use crate::errors;
 use crate::info::Copied;
-use crate::passive::Request;
+use crate::requests::{self, Handle};
 
-/// A client's object, as a name.
+/// A client's object, as a name. Events that were made are never followed back to it: it may be closed before they are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fid(pub(super) fid_t);
 
 impl Fid {
-    /// A region, as its registration's event names it.
-    pub(super) fn from_number(number: u64) -> Self {
-        Self(std::ptr::with_exposed_provenance_mut(number as usize))
-    }
-
     /// The client's context of the object.
     ///
     /// # Safety
-    /// It is open.
+    /// It is open: it is named in [`Names`], whose lock is held, and whoever closes it forgets its name first.
     pub(super) unsafe fn context(self) -> Context {
         // SAFETY: promised by the caller.
         Context(unsafe { (*self.0).context })
@@ -51,14 +47,69 @@ unsafe impl Send for Fid {}
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
-    /// Address vectors by their inserters' numbers. Events outlive them, and so do their names.
-    pub(super) vectors: HashMap<u64, Fid>,
+    /// Address vectors by their inserters' numbers. Insertions that are under way outlive them, and so do their names.
+    pub(super) vectors: HashMap<u64, Inserting>,
+    /// Regions whose registrations have yet to end, by numbers of their own, and their contexts.
+    pub(super) regions: HashMap<u64, (Fid, Context)>,
     /// Groups by their numbers, and the contexts that they were joined with.
     pub(super) groups: HashMap<u64, (Fid, Context)>,
     /// Those whose connections are over, and were said to be.
     pub(super) over: HashSet<u64>,
     /// Passive endpoints, and what the endpoints are like that take their connections.
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
+}
+
+/// An address vector whose insertions end with events.
+#[derive(Debug)]
+pub(super) struct Inserting {
+    pub(super) fid: Fid,
+    /// Insertions that have yet to end.
+    under_way: u64,
+    closed: bool,
+}
+
+impl Names {
+    /// A number for a region's registration.
+    pub(super) fn name_region(&mut self, fid: Fid, context: Context) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.regions.insert(number, (fid, context));
+        number
+    }
+
+    /// Events of this inserter name the vector.
+    pub(super) fn name_vector(&mut self, inserter: u64, fid: Fid) {
+        self.vectors.insert(inserter, Inserting { fid, under_way: 0, closed: false });
+    }
+
+    /// An insertion begins.
+    pub(super) fn begin_insertion(&mut self, inserter: u64) {
+        if let Some(vector) = self.vectors.get_mut(&inserter) {
+            vector.under_way += 1;
+        }
+    }
+
+    /// An insertion has ended.
+    pub(super) fn end_insertion(&mut self, inserter: u64) {
+        if let Some(vector) = self.vectors.get_mut(&inserter) {
+            vector.under_way = vector.under_way.saturating_sub(1);
+        }
+        self.forget_if_over(inserter);
+    }
+
+    /// The vector is closed.
+    pub(super) fn forget_vector(&mut self, inserter: u64) {
+        if let Some(vector) = self.vectors.get_mut(&inserter) {
+            vector.closed = true;
+        }
+        self.forget_if_over(inserter);
+    }
+
+    fn forget_if_over(&mut self, inserter: u64) {
+        if self.vectors.get(&inserter).is_some_and(|vector| vector.closed && vector.under_way == 0) {
+            self.vectors.remove(&inserter);
+        }
+    }
 }
 
 /// How long a request for a connection is held back for the connection before.
@@ -124,7 +175,7 @@ impl Settling {
 #[derive(Debug)]
 pub(super) struct Asked {
     info: *mut fi_info,
-    handle: fid_t,
+    handle: Handle,
 }
 
 // SAFETY: both are ours alone until they are handed over.
@@ -134,13 +185,10 @@ impl Asked {
     /// For a request from this address.
     pub(super) fn new(request: ConnectionRequest, from: SocketAddr, like: &Copied) -> Option<Self> {
         let request_at = request.listener();
-        let handle = Request::hand_out(request);
-        let asked = Self { info: std::ptr::null_mut(), handle };
         // Without an answer the request is dropped, which rejects it.
-        let info = like.for_request((request_at, from), handle)?;
-        let handle = asked.handle;
-        std::mem::forget(asked);
-        Some(Self { info, handle })
+        let mut asked = Self { info: std::ptr::null_mut(), handle: requests::keep(request) };
+        asked.info = like.for_request((request_at, from), asked.handle.for_client())?;
+        Some(asked)
     }
 
     /// The client has it now.
@@ -155,8 +203,7 @@ impl Drop for Asked {
             // SAFETY: nobody else has it.
             drop(unsafe { Copied::adopt(self.info) });
         }
-        // SAFETY: nobody else has it.
-        drop(unsafe { Request::take(self.handle) });
+        drop(requests::take(self.handle));
     }
 }
 
@@ -172,7 +219,7 @@ pub(super) enum Record {
     /// An error: it could not be made.
     Unregistered { fid: Fid, context: Context, errno: i32 },
     /// An error: there will be no connection.
-    Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
+    Refused { fid: Fid, context: Context, error: ErrorCode, data: Vec<u8> },
     /// A group was joined.
     Joined { fid: Fid, context: Context },
     /// An error: it was not.
@@ -252,9 +299,7 @@ impl Record {
             err_data_size: 0,
         };
         match self {
-            Self::Refused { fid, error, data } => {
-                // SAFETY: an endpoint that is open, or its name would be forgotten.
-                let context = unsafe { fid.context() };
+            Self::Refused { fid, context, error, data } => {
                 Some((entry(fid, context.0, 0, error.errno(), errors::number(error)), data))
             }
             Self::NotInserted { fid, context, index, code, reason } => {

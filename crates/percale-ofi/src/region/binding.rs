@@ -77,7 +77,11 @@ impl Region {
         if state.bound.fixed {
             return refused("the region is enabled", FI_EOPBADSTATE);
         }
+        if !Arc::ptr_eq(counter.domain(), domain) {
+            return refused("the counter is another domain's", libc::EINVAL);
+        }
         let Some(region) = &mut state.region else { return refused("the registration has not ended", FI_EOPBADSTATE) };
+        counter.await_regions()?;
         region.count(&counter.percale).map_err(|error| {
             log::warning!(FI_LOG_MR, "fi_mr_bind: {error}");
             error.errno()

@@ -47,6 +47,8 @@ struct Part {
 struct State {
     /// The client's structure, while it is open.
     fid: *mut fid_mr,
+    /// How the event queue knows the registration's end, if it ends with an event.
+    number: Option<u64>,
     /// None before the registration has ended.
     region: Option<RawRegion>,
     bound: Bound,
@@ -113,7 +115,7 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
         Ok(wanted) => Arc::new(wanted),
         Err(code) => return -code,
     };
-    let state = State { fid: std::ptr::null_mut(), region: None, bound: Bound::default() };
+    let state = State { fid: std::ptr::null_mut(), number: None, region: None, bound: Bound::default() };
     let part = Arc::new(Part { wanted, state: Mutex::new(state) });
     let later = domain.registrations.get();
     let fid = fid_mr {
@@ -130,8 +132,10 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
             // SAFETY: the client wants the region there.
             unsafe { mr.write(region.cast()) };
             // The domain is open as long as the region is, and the event does not keep it so.
+            let number = events.name_region(region.cast(), part.wanted.context);
+            part.lock().number = Some(number);
             let (part, domain) = (Arc::downgrade(&part), Arc::downgrade(domain));
-            let context = region.expose_provenance() as u64;
+            let context = number;
             // The region may be closed before the event is read: then there is none.
             let made = events.percale.write_later(move || {
                 let completed = part.upgrade()?.complete(&*domain.upgrade()?)?;
@@ -140,7 +144,10 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
                     Err(errno) => Event::RegistrationFailed { context, errno, reason: String::new() },
                 })
             });
-            made.map_err(|full| full.errno())
+            made.map_err(|full| {
+                events.forget_region(number);
+                full.errno()
+            })
         }
     };
     if let Err(code) = begun {
@@ -268,7 +275,11 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
         return code;
     }
     state.fid = std::ptr::null_mut();
+    let number = state.number.take();
     drop(state);
+    if let (Some(number), Some(events)) = (number, region.domain.registrations.get()) {
+        events.forget_region(number);
+    }
     region.domain.descriptions.take_back(region.fid.mem_desc);
     // SAFETY: it was made of a box, and the client gives it up.
     drop(unsafe { Box::from_raw(mr.cast::<Region>()) });

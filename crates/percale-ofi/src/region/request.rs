@@ -8,9 +8,10 @@ use percale::{Access, Segment};
 
 use super::devices;
 use crate::abi::{
-    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_READ, FI_RECV,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE, fi_mr_attr, fi_version,
+    FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE, fi_mr_attr, fi_version,
 };
+use crate::authorization;
 use crate::domain;
 use crate::log;
 
@@ -103,7 +104,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     let authorization = if version >= fi_version(1, 5) {
         let (from, size) = (field!(auth_key), field!(auth_key_size));
         // SAFETY: the client gives so many bytes.
-        unsafe { key(from, size) }?
+        unsafe { authorization::read("fi_mr_regattr", from, size) }?
     } else {
         None
     };
@@ -156,20 +157,4 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         collective: access & FI_COLLECTIVE != 0,
         events: flags & FI_RMA_EVENT != 0,
     })
-}
-
-/// An authorization key; `None` if none is given.
-///
-/// # Safety
-/// `from` is null or readable for `size` bytes, unless that is more than a key can have.
-unsafe fn key(from: *const u8, size: usize) -> Result<Option<Vec<u8>>, i32> {
-    if size == 0 {
-        return Ok(None);
-    }
-    if from.is_null() || size > percale::domain::KEY_LIMIT || size == FI_AV_AUTH_KEY {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: an authorization key has up to {} bytes", percale::domain::KEY_LIMIT);
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: promised by the caller.
-    Ok(Some(unsafe { std::slice::from_raw_parts(from, size) }.to_vec()))
 }

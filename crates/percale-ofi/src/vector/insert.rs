@@ -110,7 +110,8 @@ impl Call<'_> {
         let answers = self.answers;
         // SAFETY: promised by the caller: the arrays stay until then.
         let done: Done = Box::new(move |inserted| unsafe { { answers }.write(inserted) });
-        match later(&reports.inserter, self.context.expose_provenance() as u64, done) {
+        let context = self.context.expose_provenance() as u64;
+        match reports.events.insert(reports.inserter.id(), || later(&reports.inserter, context, done)) {
             Ok(()) => 0,
             Err(error) => refuse(name, &error),
         }

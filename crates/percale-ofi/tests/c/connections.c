@@ -39,7 +39,7 @@ static struct fi_info *hints(void)
 }
 
 /* Event queues that are open: whoever waits at one drives the others as well, since all are of this process. */
-static struct fid_eq *queues[4];
+static struct fid_eq *queues[6];
 
 static struct fid_eq *open_events(struct fid_fabric *fabric)
 {
@@ -265,6 +265,224 @@ static void rejected(struct listener *l)
 	close_end(&client);
 }
 
+/* An answer that is refused for its data has changed nothing: the request can be answered. */
+static void too_much_data(struct listener *l)
+{
+	static char data[1 << 16];
+	struct end client, server;
+	struct fi_info *info = request(l, &client, "may I?");
+	struct event e;
+	size_t most = 0, len = sizeof(most);
+
+	ANSWERS(0, fi_getopt(&l->pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &most, &len));
+	MUST(most > 0 && most < sizeof(data), "%zu", most);
+	ANSWERS(-FI_EINVAL, fi_connect(client.ep, &l->address, data, most + 1));
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, info->handle, data, most + 1));
+	open_end(&server, l, info);
+	ANSWERS(-FI_EINVAL, fi_accept(server.ep, data, most + 1));
+	ANSWERS(0, fi_accept(server.ep, "welcome", 8));
+	ANSWERS(-FI_EOPBADSTATE, fi_accept(server.ep, "welcome", 8));
+	fi_freeinfo(info);
+	expect(client.eq, FI_CONNECTED, &e);
+	expect(server.eq, FI_CONNECTED, &e);
+	exchange(&client, &server);
+	close_end(&client);
+	close_end(&server);
+}
+
+/* The client is turned away, with these bytes of data. */
+static void turned_away(struct end *client, const char *data, size_t len)
+{
+	struct fi_eq_err_entry error = { 0 };
+	struct event e;
+	uint32_t event;
+
+	ANSWERS(-FI_EAVAIL, wait_at(client->eq, &event, &e));
+	ANSWERS(sizeof(error), fi_eq_readerr(client->eq, &error, 0));
+	CHECK(error.err == FI_ECONNREFUSED, "error %d", error.err);
+	CHECK(error.err_data_size >= len && !memcmp(error.err_data, data, len), "%zu bytes of data", error.err_data_size);
+	close_end(client);
+}
+
+/* A request outlives the endpoints that were opened for it, until it is answered; what names it after that is refused. */
+static void requests(struct listener *l)
+{
+	struct end client, server;
+	struct fi_info *info;
+	struct fid_ep *late = NULL;
+	struct event e;
+
+	/* Rejected. */
+	info = request(l, &client, "may I?");
+	open_end(&server, l, info);
+	close_end(&server);
+	ANSWERS(0, fi_reject(l->pep, info->handle, "no", 3));
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, info->handle, "no", 3));
+	ANSWERS(-FI_ECONNABORTED, fi_endpoint(l->domain, info, &late, NULL));
+	turned_away(&client, "no", 3);
+	/* Accepted with another endpoint. */
+	struct fi_info *other = request(l, &client, "may I?");
+	ANSWERS(-FI_ECONNABORTED, fi_endpoint(l->domain, info, &late, NULL));
+	open_end(&server, l, other);
+	close_end(&server);
+	open_end(&server, l, other);
+	NEEDS(fi_accept(server.ep, NULL, 0));
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, other->handle, NULL, 0));
+	expect(client.eq, FI_CONNECTED, &e);
+	expect(server.eq, FI_CONNECTED, &e);
+	exchange(&client, &server);
+	close_end(&client);
+	close_end(&server);
+	fi_freeinfo(info);
+	fi_freeinfo(other);
+	/* Rejected while an endpoint is open for it. */
+	info = request(l, &client, "may I?");
+	open_end(&server, l, info);
+	ANSWERS(0, fi_reject(l->pep, info->handle, "no", 3));
+	ANSWERS(-FI_EOPBADSTATE, fi_accept(server.ep, NULL, 0));
+	close_end(&server);
+	fi_freeinfo(info);
+	turned_away(&client, "no", 3);
+	/* Its endpoint is closed, and nobody answers: the client hears of it. */
+	info = request(l, &client, "may I?");
+	open_end(&server, l, info);
+	close_end(&server);
+	fi_freeinfo(info);
+	turned_away(&client, NULL, 0);
+	/* What is no request. */
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, NULL, NULL, 0));
+	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
+}
+
+/* Events name objects and contexts as they were when they came, whatever is closed before they are read. */
+static void events_outlive_objects(struct listener *l)
+{
+	struct fi_eq_err_entry error = { 0 };
+	struct end client;
+	struct fi_info *info = request(l, &client, "may I?");
+	struct fid_ep *base, *alias = NULL;
+	struct event e;
+	uint32_t event;
+
+	NEEDS(fi_reject(l->pep, info->handle, "no", 3));
+	fi_freeinfo(info);
+	ANSWERS(-FI_EAVAIL, wait_at(client.eq, &event, &e));
+	base = client.ep;
+	ANSWERS(0, fi_close(&client.ep->fid));
+	ANSWERS(sizeof(error), fi_eq_readerr(client.eq, &error, 0));
+	CHECK(error.fid == &base->fid && error.context == &client, "another endpoint's");
+	ANSWERS(0, fi_close(&client.cq->fid));
+	close_events(client.eq);
+	/* An alias is left when the event comes. */
+	info = request(l, &client, "may I?");
+	NEEDS(fi_ep_alias(client.ep, &alias, FI_TRANSMIT));
+	alias->fid.context = &alias;
+	ANSWERS(0, fi_close(&client.ep->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&client.cq->fid));
+	NEEDS(fi_reject(l->pep, info->handle, "no", 3));
+	fi_freeinfo(info);
+	ANSWERS(-FI_EAVAIL, wait_at(client.eq, &event, &e));
+	memset(&error, 0, sizeof(error));
+	ANSWERS(sizeof(error), fi_eq_readerr(client.eq, &error, 0));
+	CHECK(error.fid == &alias->fid && error.context == &alias, "another endpoint's");
+	ANSWERS(0, fi_close(&alias->fid));
+	ANSWERS(0, fi_close(&client.cq->fid));
+	close_events(client.eq);
+}
+
+/* Before 1.5 an error entry is no input: it may have anything in it. */
+static void uninitialised_entries(void)
+{
+	struct fi_info *h = hints(), *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_ep *ep;
+	struct fid_cq *cq;
+	struct fid_eq *eq;
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
+	struct sockaddr_in nobody = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct fi_eq_err_entry error;
+	char untouched[64];
+	struct event e;
+	uint32_t event;
+
+	h->domain_attr->mr_mode = FI_MR_SCALABLE;
+	NEEDS(fi_getinfo(FI_VERSION(1, 4), "127.0.0.1", NULL, FI_SOURCE, h, &info));
+	fi_freeinfo(h);
+	NEEDS(fi_fabric(info->fabric_attr, &fabric, NULL));
+	NEEDS(fi_domain(fabric, info, &domain, NULL));
+	eq = open_events(fabric);
+	NEEDS(fi_cq_open(domain, &attr, &cq, NULL));
+	NEEDS(fi_endpoint(domain, info, &ep, NULL));
+	NEEDS(fi_ep_bind(ep, &eq->fid, 0));
+	NEEDS(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	NEEDS(fi_connect(ep, &nobody, NULL, 0));
+	ANSWERS(-FI_EAVAIL, wait_at(eq, &event, &e));
+	memset(&error, 0xff, sizeof(error));
+	memset(untouched, '.', sizeof(untouched));
+	error.err_data = untouched;
+	error.err_data_size = sizeof(untouched);
+	ANSWERS(sizeof(error), fi_eq_readerr(eq, &error, 0));
+	CHECK(error.err_data != untouched, "a pointer of nobody's is written through");
+	for (size_t at = 0; at < sizeof(untouched); at++)
+		CHECK(untouched[at] == '.', "byte %zu", at);
+	ANSWERS(0, fi_close(&ep->fid));
+	ANSWERS(0, fi_close(&cq->fid));
+	close_events(eq);
+	ANSWERS(0, fi_close(&domain->fid));
+	ANSWERS(0, fi_close(&fabric->fid));
+	fi_freeinfo(info);
+}
+
+/* An active endpoint takes the address of a passive one (fi_endpoint(3)). */
+static void converted(struct listener *l)
+{
+	struct sockaddr_in free_port, name;
+	size_t len = sizeof(free_port);
+	struct listener other;
+	struct end end = { .eq = open_events(l->fabric) };
+	struct fid_pep *pep;
+	struct fid_eq *second = open_events(l->fabric);
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
+	struct fid_ep *late = NULL;
+	struct fi_info *info = fi_dupinfo(l->info);
+
+	open_listener(&other);
+	free_port = other.address;
+	/* One that listens keeps its address. */
+	info->handle = &other.pep->fid;
+	ANSWERS(-FI_EOPBADSTATE, fi_endpoint(l->domain, info, &late, NULL));
+	/* A second event queue, or one of another fabric, does not take the place of the first. */
+	ANSWERS(-FI_EINVAL, fi_pep_bind(other.pep, &end.eq->fid, 0));
+	close_listener(&other);
+	NEEDS(fi_passive_ep(l->fabric, l->info, &pep, NULL));
+	ANSWERS(-FI_EBADFLAGS, fi_pep_bind(pep, &end.eq->fid, FI_SEND));
+	ANSWERS(0, fi_pep_bind(pep, &end.eq->fid, 0));
+	ANSWERS(-FI_EINVAL, fi_pep_bind(pep, &second->fid, 0));
+	ANSWERS(0, fi_close(&second->fid));
+	for (size_t at = 0; at < COUNT(queues); at++)
+		if (queues[at] == second)
+			queues[at] = NULL;
+	NEEDS(fi_setname(&pep->fid, &free_port, sizeof(free_port)));
+	info->handle = &pep->fid;
+	NEEDS(fi_endpoint(l->domain, info, &end.ep, NULL));
+	ANSWERS(-FI_EOPBADSTATE, fi_endpoint(l->domain, info, &late, NULL));
+	ANSWERS(-FI_EOPBADSTATE, fi_listen(pep));
+	ANSWERS(0, fi_close(&pep->fid));
+	NEEDS(fi_cq_open(l->domain, &attr, &end.cq, NULL));
+	NEEDS(fi_ep_bind(end.ep, &end.eq->fid, 0));
+	NEEDS(fi_ep_bind(end.ep, &end.cq->fid, FI_TRANSMIT | FI_RECV));
+	NEEDS(fi_enable(end.ep));
+	ANSWERS(0, fi_getname(&end.ep->fid, &name, &len));
+	CHECK(name.sin_port == free_port.sin_port, "port %d, not %d", ntohs(name.sin_port), ntohs(free_port.sin_port));
+	/* Handles of anything else are refused. */
+	info->handle = &l->domain->fid;
+	ANSWERS(-FI_EINVAL, fi_endpoint(l->domain, info, &late, NULL));
+	info->handle = NULL;
+	fi_freeinfo(info);
+	close_end(&end);
+}
+
 /* Nobody listens there any more. */
 static void refused(void)
 {
@@ -305,7 +523,22 @@ void connection_groups(void)
 	begin("cm: reject");
 	rejected(&l);
 	end();
+	begin("cm: answers that are refused");
+	too_much_data(&l);
+	end();
+	begin("cm: requests outlive endpoints");
+	requests(&l);
+	end();
+	begin("cm: events outlive endpoints");
+	events_outlive_objects(&l);
+	end();
+	begin("cm: endpoints made of passive ones");
+	converted(&l);
+	end();
 	close_listener(&l);
+	begin("cm: error entries before 1.5");
+	uninitialised_entries();
+	end();
 	begin("cm: nobody listens");
 	refused();
 	end();

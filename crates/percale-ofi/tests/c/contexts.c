@@ -263,7 +263,7 @@ static void halves(void)
 	ANSWERS(0, fi_close(&ep->fid));
 	open_scalable(&a, &room, av, false);
 	ANSWERS(-FI_EOPBADSTATE, fi_send(a.tx[0], "x", 1, NULL, 0, NULL));
-	/* The first operation opens context 1, of which only one half is set up; the other cannot be any more. */
+	/* Each half is set up for itself, whenever that is. */
 	NEEDS(fi_ep_bind(a.tx[1], &a.txcq[1]->fid, FI_TRANSMIT));
 	NEEDS(fi_enable(a.tx[1]));
 	NEEDS(fi_ep_bind(a.tx[0], &a.txcq[0]->fid, FI_TRANSMIT));
@@ -276,14 +276,90 @@ static void halves(void)
 	ANSWERS(0, next(a.rxcq[0], &entry, NULL));
 	CHECK(!strcmp(in, "halves"), "another message");
 	ANSWERS(0, next(a.txcq[1], &entry, NULL));
-	ANSWERS(-FI_EOPBADSTATE, fi_ep_bind(a.rx[1], &a.rxcq[1]->fid, FI_RECV));
-	ANSWERS(-FI_EOPBADSTATE, fi_enable(a.rx[1]));
+	ANSWERS(-FI_EBADFLAGS, fi_ep_bind(a.rx[1], &a.rxcq[1]->fid, FI_TRANSMIT));
+	ANSWERS(0, fi_ep_bind(a.rx[1], &a.rxcq[1]->fid, FI_RECV));
+	ANSWERS(0, fi_enable(a.rx[1]));
 	NEEDS(fi_enable(a.sep));
+	pass(&a, 1, &a, 1, true, 64);
+	/* What the other half does. */
+	CHECK(fi_recv(a.tx[0], in, sizeof(in), NULL, FI_ADDR_UNSPEC, NULL) == -FI_ENOSYS, "a transmit context receives");
+	CHECK(fi_send(a.rx[0], in, sizeof(in), NULL, a.address, NULL) == -FI_ENOSYS, "a receive context sends");
+	CHECK(fi_write(a.rx[0], in, sizeof(in), NULL, a.address, 0, 1, NULL) == -FI_ENOSYS, "a receive context writes");
 	close_scalable(&a);
 	close_queues();
 	ANSWERS(0, fi_close(&av->fid));
 	close_room(&room);
 	end();
+}
+
+/* A context that is closed has ended, and the one with its number that does the other half goes on. */
+static void closed_halves(const struct settings *how)
+{
+	struct room room;
+	struct fid_av *av;
+	struct scalable a, b;
+	static char in[1 << 17], out[1 << 17], sink[1 << 17];
+	struct fi_cq_tagged_entry entry;
+
+	/* It completes when a receive takes it. */
+	struct iovec iov = { out, 100 };
+	struct fi_msg_tagged delivered = { .msg_iov = &iov, .iov_count = 1, .tag = 99, .context = context(3) };
+
+	open_contexts(&room, &av, how);
+	open_scalable(&a, &room, av, true);
+	open_scalable(&b, &room, av, true);
+	insert_scalable(&a, av);
+	insert_scalable(&b, av);
+	pass(&a, 0, &b, 0, false, 64);
+	pass(&b, 0, &a, 0, false, 64);
+	for (int round = 0; round < 3; round++) {
+		pass(&a, 1, &b, 0, true, 64);
+		/* The receive context leaves, and its receives and its queue with it. */
+		memset(in, '.', sizeof(in));
+		NEEDS(fi_recv(b.rx[0], in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(1)));
+		NEEDS(fi_send(a.tx[0], out, 1 << 17, NULL, fi_rx_addr(b.address, 1, BITS), context(5)));
+		delivered.addr = b.address;
+		NEEDS(fi_tsendmsg(a.tx[1], &delivered, FI_MATCH_COMPLETE));
+		ANSWERS(0, fi_close(&b.rx[0]->fid));
+		ANSWERS(0, fi_close(&b.rxcq[0]->fid));
+		for (size_t at = 0; at < opened; at++)
+			if (queues[at] == b.rxcq[0])
+				queues[at] = queues[--opened];
+		memset(in, '.', sizeof(in));
+		CHECK(next(a.txcq[1], &entry, NULL) != 0 && entry.op_context == context(3), "a closed context has received");
+		/* Its other half sends, and another context receives. */
+		NEEDS(fi_recv(b.rx[1], sink, sizeof(sink), NULL, FI_ADDR_UNSPEC, context(4)));
+		ANSWERS(0, next(b.rxcq[1], &entry, NULL));
+		ANSWERS(0, next(a.txcq[0], &entry, NULL));
+		pass(&b, 0, &a, 0, true, 64);
+		pass(&a, 1, &b, 1, false, 64);
+		for (size_t at = 0; at < sizeof(in); at++)
+			MUST(in[at] == '.', "byte %zu was written after the context was closed", at);
+		/* It comes back. */
+		NEEDS(fi_rx_context(b.sep, 0, NULL, &b.rx[0], NULL));
+		b.rxcq[0] = open_queue(&room);
+		NEEDS(fi_ep_bind(b.rx[0], &b.rxcq[0]->fid, FI_RECV));
+		NEEDS(fi_enable(b.rx[0]));
+		pass(&a, 1, &b, 0, false, 64);
+		/* The transmit context leaves, and what it has under way. The receive context is there. */
+		NEEDS(fi_send(b.tx[0], out, 1 << 17, NULL, a.address, context(6)));
+		ANSWERS(0, fi_close(&b.tx[0]->fid));
+		ANSWERS(0, fi_close(&b.txcq[0]->fid));
+		for (size_t at = 0; at < opened; at++)
+			if (queues[at] == b.txcq[0])
+				queues[at] = queues[--opened];
+		pass(&a, 0, &b, 0, true, 64);
+		NEEDS(fi_tx_context(b.sep, 0, NULL, &b.tx[0], NULL));
+		b.txcq[0] = open_queue(&room);
+		NEEDS(fi_ep_bind(b.tx[0], &b.txcq[0]->fid, FI_TRANSMIT));
+		NEEDS(fi_enable(b.tx[0]));
+		pass(&b, 0, &a, 0, true, 64);
+	}
+	close_scalable(&a);
+	close_scalable(&b);
+	close_queues();
+	ANSWERS(0, fi_close(&av->fid));
+	close_room(&room);
 }
 
 /* Endpoints that share receives, and one that sends to them. */
@@ -341,12 +417,15 @@ static void close_sharing(struct sharing *s)
 {
 	ANSWERS(-FI_EBUSY, fi_close(&s->srx->fid));
 	ANSWERS(-FI_EBUSY, fi_close(&s->stx->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&s->room.domain->fid));
 	for (int at = 0; at <= SHARERS; at++)
 		ANSWERS(0, fi_close(&s->eps[at]->fid));
 	ANSWERS(0, fi_close(&s->srx->fid));
-	ANSWERS(0, fi_close(&s->stx->fid));
 	close_queues();
 	ANSWERS(0, fi_close(&s->av->fid));
+	/* Only the transmit context is left. */
+	ANSWERS(-FI_EBUSY, fi_close(&s->room.domain->fid));
+	ANSWERS(0, fi_close(&s->stx->fid));
 	close_room(&s->room);
 }
 
@@ -437,5 +516,9 @@ void context_groups(void)
 	scalable_endpoints();
 	parts_of_endpoints();
 	halves();
+	begin("CTX-012: contexts that are closed");
+	closed_halves(&plain);
+	closed_halves(&serial);
+	end();
 	shared_receives();
 }

@@ -184,6 +184,147 @@ static void own_flags(struct two *two)
 	ANSWERS(-FI_ENOSYS, fi_control(ep, 9999, NULL));
 }
 
+/* Flags that no operation can have are refused, wherever they are given, and change nothing. */
+static void unknown_flags(struct two *two)
+{
+	static const uint64_t unknown[] = { FI_COMMIT_COMPLETE, 1ull << 62, FI_COMMIT_COMPLETE | FI_COMPLETION };
+	struct room *room = &two->room;
+	struct fid *ep = &two->a.ep->fid;
+	struct fi_info *info = fi_dupinfo(room->info);
+	struct fid_ep *other = NULL;
+	uint64_t before = FI_TRANSMIT, flags;
+
+	ANSWERS(0, fi_control(ep, FI_GETOPSFLAG, &before));
+	for (size_t at = 0; at < COUNT(unknown); at++) {
+		flags = FI_TRANSMIT | unknown[at];
+		ANSWERS(-FI_EBADFLAGS, fi_control(ep, FI_SETOPSFLAG, &flags));
+		ANSWERS(-FI_EBADFLAGS, fi_ep_alias(two->a.ep, &other, FI_TRANSMIT | unknown[at]));
+		ANSWERS(-FI_EBADFLAGS, fi_ep_alias(two->a.ep, &other, FI_RECV | unknown[at]));
+		info->tx_attr->op_flags = unknown[at];
+		ANSWERS(-FI_EBADFLAGS, fi_endpoint(room->domain, info, &other, NULL));
+		ANSWERS(-FI_EBADFLAGS, fi_scalable_ep(room->domain, info, &other, NULL));
+		info->tx_attr->op_flags = 0;
+		info->rx_attr->op_flags = unknown[at];
+		ANSWERS(-FI_EBADFLAGS, fi_endpoint(room->domain, info, &other, NULL));
+		ANSWERS(-FI_EBADFLAGS, fi_srx_context(room->domain, info->rx_attr, &other, NULL));
+		info->rx_attr->op_flags = 0;
+	}
+	CHECK(!other, "something was opened");
+	flags = FI_TRANSMIT;
+	ANSWERS(0, fi_control(ep, FI_GETOPSFLAG, &flags));
+	CHECK(flags == before, "%#llx", (unsigned long long)flags);
+	fi_freeinfo(info);
+}
+
+/* What is bound stays bound when something else of its kind is refused. */
+static void refused_bindings(struct two *two)
+{
+	struct room *room = &two->room, other;
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_TAGGED };
+	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
+	struct fi_eq_attr eq_attr = { .wait_obj = FI_WAIT_NONE };
+	struct fid_cq *cqs[3];
+	struct fid_av *avs[2];
+	struct fid_eq *eqs[2];
+	struct fid_ep *ep, *sep, *srxs[2];
+	struct fid_stx *stxs[2];
+	struct fid_cntr *cntr;
+	struct fi_cq_tagged_entry entry;
+	struct sockaddr_in6 name, moved = { 0 };
+	size_t len = sizeof(name);
+	fi_addr_t self;
+	double until = now() + PATIENCE;
+
+	open_room(&other, &how);
+	for (int at = 0; at < 3; at++)
+		NEEDS(fi_cq_open(at == 2 ? other.domain : room->domain, &attr, &cqs[at], NULL));
+	for (int at = 0; at < 2; at++) {
+		NEEDS(fi_av_open(room->domain, &av_attr, &avs[at], NULL));
+		NEEDS(fi_eq_open(room->fabric, &eq_attr, &eqs[at], NULL));
+		NEEDS(fi_srx_context(room->domain, room->info->rx_attr, &srxs[at], NULL));
+		NEEDS(fi_stx_context(room->domain, room->info->tx_attr, &stxs[at], NULL));
+	}
+	NEEDS(fi_cntr_open(other.domain, NULL, &cntr, NULL));
+	NEEDS(fi_endpoint(room->domain, room->info, &ep, NULL));
+	/* Of another domain. */
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[2]->fid, FI_TRANSMIT | FI_RECV));
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cntr->fid, FI_SEND));
+	ANSWERS(0, fi_close(&cqs[2]->fid));
+	ANSWERS(0, fi_close(&cntr->fid));
+	ANSWERS(0, fi_ep_bind(ep, &cqs[0]->fid, FI_TRANSMIT));
+	/* One of two directions is taken: neither is bound. */
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[1]->fid, FI_TRANSMIT | FI_RECV));
+	ANSWERS(0, fi_ep_bind(ep, &cqs[0]->fid, FI_RECV));
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[1]->fid, FI_RECV));
+	ANSWERS(-FI_EBADFLAGS, fi_ep_bind(ep, &cqs[1]->fid, FI_RECV | FI_COMPLETION));
+	for (int at = 0; at < 2; at++) {
+		ANSWERS(at ? -FI_EINVAL : 0, fi_ep_bind(ep, &avs[at]->fid, 0));
+		ANSWERS(at ? -FI_EINVAL : 0, fi_ep_bind(ep, &eqs[at]->fid, 0));
+		ANSWERS(at ? -FI_EINVAL : 0, fi_ep_bind(ep, &stxs[at]->fid, 0));
+	}
+	NEEDS(fi_enable(ep));
+	NEEDS(fi_getname(&ep->fid, &name, &len));
+	moved.sin6_family = name.sin6_family;
+	ANSWERS(-FI_EOPBADSTATE, fi_setname(&ep->fid, &moved, len));
+	/* What was refused is in use by nobody. */
+	ANSWERS(0, fi_close(&cqs[1]->fid));
+	ANSWERS(0, fi_close(&avs[1]->fid));
+	ANSWERS(0, fi_close(&eqs[1]->fid));
+	ANSWERS(0, fi_close(&stxs[1]->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&cqs[0]->fid));
+	MUST(fi_av_insert(avs[0], &name, 1, &self, 0, NULL) == 1, "an address");
+	NEEDS(fi_send(ep, "x", 1, NULL, self, context(1)));
+	while (fi_cq_read(cqs[0], &entry, 1) != 1)
+		MUST(now() < until, "no completion");
+	CHECK(entry.op_context == context(1), "another operation");
+	ANSWERS(0, fi_close(&ep->fid));
+	/* A scalable endpoint. */
+	NEEDS(fi_av_open(room->domain, &av_attr, &avs[1], NULL));
+	NEEDS(fi_scalable_ep(room->domain, room->info, &sep, NULL));
+	ANSWERS(0, fi_scalable_ep_bind(sep, &avs[0]->fid, 0));
+	ANSWERS(-FI_EINVAL, fi_scalable_ep_bind(sep, &avs[1]->fid, 0));
+	ANSWERS(0, fi_close(&avs[1]->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&avs[0]->fid));
+	ANSWERS(0, fi_close(&sep->fid));
+	/* Shared receives. */
+	NEEDS(fi_endpoint(room->domain, room->info, &ep, NULL));
+	ANSWERS(0, fi_ep_bind(ep, &srxs[0]->fid, 0));
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &srxs[1]->fid, 0));
+	ANSWERS(0, fi_close(&srxs[1]->fid));
+	ANSWERS(-FI_EBUSY, fi_close(&srxs[0]->fid));
+	ANSWERS(0, fi_close(&ep->fid));
+	ANSWERS(0, fi_close(&srxs[0]->fid));
+	ANSWERS(0, fi_close(&stxs[0]->fid));
+	ANSWERS(0, fi_close(&cqs[0]->fid));
+	ANSWERS(0, fi_close(&avs[0]->fid));
+	ANSWERS(0, fi_close(&eqs[0]->fid));
+	close_room(&other);
+}
+
+/* A key that cannot be used is refused: nothing is opened without it. */
+static void keys(struct two *two)
+{
+	static const size_t refused[] = { 4097, 1 << 20, SIZE_MAX };
+	struct fi_info *info = fi_dupinfo(two->room.info);
+	struct fid_ep *ep = NULL;
+
+	free(info->ep_attr->auth_key);
+	info->ep_attr->auth_key = calloc(1, 1 << 20);
+	for (size_t at = 0; at < COUNT(refused); at++) {
+		info->ep_attr->auth_key_size = refused[at];
+		ANSWERS(-FI_EINVAL, fi_endpoint(two->room.domain, info, &ep, NULL));
+		ANSWERS(-FI_EINVAL, fi_scalable_ep(two->room.domain, info, &ep, NULL));
+	}
+	info->ep_attr->auth_key_size = 4096;
+	ANSWERS(0, fi_endpoint(two->room.domain, info, &ep, NULL));
+	ANSWERS(0, fi_close(&ep->fid));
+	free(info->ep_attr->auth_key);
+	info->ep_attr->auth_key = NULL;
+	ANSWERS(-FI_EINVAL, fi_endpoint(two->room.domain, info, &ep, NULL));
+	info->ep_attr->auth_key_size = 0;
+	fi_freeinfo(info);
+}
+
 /* An endpoint that is closed with receives outstanding gives their memory back, and its peer carries on. */
 static void closing(void)
 {
@@ -214,6 +355,9 @@ void endpoint_groups(void)
 		{ "ep: names", names },
 		{ "ep: aliases", aliases },
 		{ "ep: flags of its own", own_flags },
+		{ "ep: unknown flags", unknown_flags },
+		{ "ep: bindings that are refused", refused_bindings },
+		{ "ep: keys that are refused", keys },
 	};
 	struct two two;
 

@@ -309,6 +309,8 @@ void context_groups(void);
 void refused_groups(void);
 void device_groups(void);
 void cache_groups(void);
+void forked_groups(void);
+void thread_groups(void);
 void trigger_groups(void);
 void address_sets(void);
 void collective_groups(void);

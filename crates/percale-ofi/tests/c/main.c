@@ -121,6 +121,8 @@ static const struct area {
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
 	{ "contexts", context_groups },
+	{ "forked", forked_groups },
+	{ "threads", thread_groups },
 	{ "triggers", trigger_groups },
 	{ "collectives", collective_groups },
 	{ "registration cache", cache_groups },

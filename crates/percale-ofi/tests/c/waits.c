@@ -3,6 +3,8 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static struct settings how = { .name = "waits", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
@@ -217,6 +219,142 @@ static void counter_descriptor(struct two *two)
 	ANSWERS(0, fi_close(&cntr->fid));
 }
 
+/* A read of no entries takes none. */
+static void read_nothing(struct two *two)
+{
+	struct fi_cq_tagged_entry entry;
+	char untouched[sizeof(entry)];
+
+	receive_it(two);
+	send_short(two);
+	memset(&entry, '.', sizeof(entry));
+	memset(untouched, '.', sizeof(untouched));
+	for (double until = now() + 0.1; now() < until;) {
+		ANSWERS(-FI_EAGAIN, fi_cq_sread(two->b.rxcq, &entry, 0, NULL, 10));
+		ANSWERS(-FI_EAGAIN, fi_cq_sread(two->b.rxcq, NULL, 0, NULL, -1));
+		ANSWERS(-FI_EAGAIN, fi_cq_read(two->b.rxcq, NULL, 0));
+		fi_cq_read(two->a.txcq, NULL, 0);
+	}
+	CHECK(!memcmp(&entry, untouched, sizeof(entry)), "an entry was written");
+	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
+}
+
+/* Threads that sleep on a counter by its descriptor or by a wait set hear of what comes, whatever the client serializes. */
+static void sleeping_at_counters(enum fi_threading threading, bool region, bool set)
+{
+	struct settings this = how;
+	struct two two;
+	struct fi_wait_attr wait = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cntr_attr attr = { .wait_obj = set ? FI_WAIT_SET : FI_WAIT_FD };
+	struct fid_cntr *cntr;
+	struct fid_wait *all = NULL;
+	struct fid_ep *ep;
+	struct fid_mr *mr = NULL;
+	struct fid *fids[1];
+	struct pollfd one = { .events = POLLIN };
+	struct sockaddr_storage name;
+	fi_addr_t to;
+	size_t len = sizeof(name);
+	static char memory[64];
+	uint64_t seen = 0;
+	double until = now() + PATIENCE;
+
+	this.threading = threading;
+	this.wait = FI_WAIT_NONE;
+	this.caps = FI_RMA_EVENT;
+	open_two(&two, &this);
+	if (set) {
+		NEEDS(fi_wait_open(two.room.fabric, &wait, &all));
+		attr.wait_set = all;
+	}
+	NEEDS(fi_cntr_open(two.room.domain, &attr, &cntr, NULL));
+	fids[0] = &cntr->fid;
+	NEEDS(fi_endpoint(two.room.domain, two.room.info, &ep, NULL));
+	NEEDS(fi_ep_bind(ep, &two.b.av->fid, 0));
+	NEEDS(fi_ep_bind(ep, &two.b.rxcq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION));
+	if (region) {
+		NEEDS(fi_mr_reg(two.room.domain, memory, sizeof(memory), FI_REMOTE_WRITE, 0, 333, FI_RMA_EVENT, &mr, NULL));
+		NEEDS(fi_mr_bind(mr, &cntr->fid, FI_REMOTE_WRITE));
+		NEEDS(fi_mr_enable(mr));
+	} else {
+		NEEDS(fi_ep_bind(ep, &cntr->fid, FI_RECV));
+	}
+	NEEDS(fi_enable(ep));
+	NEEDS(fi_getname(&ep->fid, &name, &len));
+	MUST(fi_av_insert(two.a.av, &name, 1, &to, 0, NULL) == 1, "an address");
+	if (!set)
+		ANSWERS(0, fi_control(fids[0], FI_GETWAIT, &one.fd));
+	for (int n = 1; n <= 20; n++) {
+		int code = 0;
+
+		if (!region)
+			NEEDS(fi_recv(ep, two.b.in, 8, two.b.in_desc, FI_ADDR_UNSPEC, context(1)));
+		if (region)
+			NEEDS(fi_inject_write(two.a.ep, "11111111", 8, to, 0, 333));
+		else
+			NEEDS(fi_inject(two.a.ep, "11111111", 8, to));
+		/* Only the sender makes progress besides, in turns: what is slept for comes by the counter. */
+		while (seen < (uint64_t)n) {
+			MUST(now() < until, "counted %llu of %d", (unsigned long long)seen, n);
+			fi_cq_read(two.a.txcq, NULL, 0);
+			if (set)
+				code = fi_wait(all, 20);
+			else if ((code = fi_trywait(two.room.fabric, fids, 1)) == 0)
+				code = poll(&one, 1, 20);
+			if (set ? code == 0 : code != 0)
+				seen = fi_cntr_read(cntr);
+		}
+	}
+	ANSWERS(0, fi_close(&ep->fid));
+	ANSWERS(0, fi_close(&cntr->fid));
+	if (mr)
+		ANSWERS(0, fi_close(&mr->fid));
+	if (all)
+		ANSWERS(0, fi_close(&all->fid));
+	close_two(&two);
+}
+
+/* Without descriptors a wait fails; it does not last beyond its time. */
+static void no_descriptors(void)
+{
+	struct two two;
+	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_FD };
+	struct fi_cq_tagged_entry entry;
+	struct fid_eq *eq;
+	struct rlimit limit, none;
+	struct fi_eq_entry event;
+	struct fid *fids[1];
+	uint32_t code;
+	double start;
+	int fd;
+
+	how.wait = FI_WAIT_FD;
+	open_two(&two, &how);
+	introduce(&two);
+	NEEDS(fi_eq_open(two.room.fabric, &attr, &eq, NULL));
+	fids[0] = &eq->fid;
+	MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit");
+	none = limit;
+	none.rlim_cur = 3;
+	MUST(setrlimit(RLIMIT_NOFILE, &none) == 0, "no limit");
+	start = now();
+	ANSWERS(-FI_EMFILE, fi_eq_sread(eq, &code, &event, sizeof(event), 100, 0));
+	ANSWERS(-FI_EMFILE, fi_eq_sread(eq, &code, &event, sizeof(event), -1, 0));
+	ANSWERS(-FI_EMFILE, fi_trywait(two.room.fabric, fids, 1));
+	ANSWERS(-FI_EMFILE, fi_control(fids[0], FI_GETWAIT, &fd));
+	fids[0] = &two.b.rxcq->fid;
+	ANSWERS(-FI_EMFILE, fi_trywait(two.room.fabric, fids, 1));
+	ANSWERS(-FI_EMFILE, fi_control(fids[0], FI_GETWAIT, &fd));
+	code = (uint32_t)-fi_cq_sread(two.b.rxcq, &entry, 1, NULL, 100);
+	CHECK(code == FI_EMFILE || code == FI_EAGAIN, "%u", code);
+	CHECK(now() - start < PATIENCE, "%f s", now() - start);
+	MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit");
+	ANSWERS(-FI_EAGAIN, fi_eq_sread(eq, &code, &event, sizeof(event), 10, 0));
+	ANSWERS(0, fi_close(&eq->fid));
+	close_two(&two);
+	how.wait = FI_WAIT_NONE;
+}
+
 void wait_groups(void)
 {
 	static const struct {
@@ -239,6 +377,7 @@ void wait_groups(void)
 		signalled(&two);
 		if (how.wait == FI_WAIT_FD)
 			descriptor(&two);
+		read_nothing(&two);
 		quiet(&two.pair);
 		close_two(&two);
 		end();
@@ -253,5 +392,21 @@ void wait_groups(void)
 	begin("cntr: descriptor");
 	counter_descriptor(&two);
 	end();
+	read_nothing(&two);
 	close_two(&two);
+	for (int region = 0; region < 2; region++) {
+		for (int set = 0; set < 2; set++) {
+			static const char *const names[] = { "cntr: sleeping, descriptor", "cntr: sleeping, wait set",
+							     "cntr: sleeping, descriptor, of a region", "cntr: sleeping, wait set, of a region" };
+
+			begin(names[2 * region + set]);
+			sleeping_at_counters(FI_THREAD_SAFE, region, set);
+			sleeping_at_counters(FI_THREAD_DOMAIN, region, set);
+			sleeping_at_counters(FI_THREAD_COMPLETION, region, set);
+			end();
+		}
+	}
+	begin("waiting without descriptors");
+	no_descriptors();
+	end();
 }

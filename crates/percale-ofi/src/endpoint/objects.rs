@@ -1,0 +1,92 @@
+//! The client's objects for one endpoint: the endpoint and its aliases (fi_ep_alias(3)).
+//!
+//! The last of them to be closed releases the endpoint, in whichever order and from whichever threads they are closed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::fid_t;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Objects(Mutex<State>);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Addresses of those that are open, the oldest first.
+    open: Vec<usize>,
+    /// There were some, and all are closed.
+    released: bool,
+}
+
+impl Objects {
+    /// While this is held no object is opened or closed.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more object is open; false if the endpoint was released.
+    pub(super) fn add(&self, object: fid_t) -> bool {
+        let mut state = self.lock();
+        if !state.released {
+            state.open.push(object.expose_provenance());
+        }
+        !state.released
+    }
+}
+
+impl State {
+    /// The object by which events name the endpoint.
+    pub(super) fn first(&self) -> Option<fid_t> {
+        self.open.first().map(|object| std::ptr::with_exposed_provenance_mut(*object))
+    }
+
+    /// Whether this object is the only one.
+    pub(super) fn is_last(&self, object: fid_t) -> bool {
+        self.open == [object.addr()]
+    }
+
+    /// Whether all were closed.
+    pub(super) const fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// An object is closed. Whether the endpoint is to be released now.
+    pub(super) fn remove(&mut self, object: fid_t) -> bool {
+        self.open.retain(|other| *other != object.addr());
+        let releases = self.open.is_empty() && !self.released;
+        self.released |= releases;
+        releases
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_objects_that_are_closed_at_once_releases() {
+        for _ in 0..200 {
+            let objects = Objects::default();
+            let addresses: Vec<usize> = (1..=4).collect();
+            for address in &addresses {
+                assert!(objects.add(std::ptr::without_provenance_mut(*address)));
+            }
+            let start = std::sync::Barrier::new(addresses.len());
+            let released: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = addresses
+                    .iter()
+                    .map(|address| {
+                        let (objects, start) = (&objects, &start);
+                        scope.spawn(move || {
+                            start.wait();
+                            usize::from(objects.lock().remove(std::ptr::without_provenance_mut(*address)))
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert_eq!(released, 1);
+            assert!(!objects.add(std::ptr::without_provenance_mut(9)), "it was released");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Connection requests that clients answer, by the handles that name them (`fi_info::handle`, fi_cm(3)).
+//!
+//! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients keep handles longer than the requests: an `fi_info` can be
+//! given to fi_endpoint again, or its handle to fi_reject, after the request was answered. So:
+//! 1. A handle is looked up by its address in the table of requests and is never followed.
+//! 2. The memory of a handle is never freed. It names another request only after [`REUSE_AFTER`] others were made.
+//! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened for a request
+//!    keeps the handle only.
+//! 4. A request whose last endpoint was closed without an answer is rejected after [`GRACE`], or when another request is looked up or
+//!    events are read after that. Until then it can still be answered: by fi_reject, or with another endpoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use percale::endpoint::connection::ConnectionRequest;
+
+use crate::abi::{FI_CLASS_CONNREQ, fi_ops, fid, fid_t};
+use crate::object;
+
+/// How many requests are made before the handle of an answered one names another.
+const REUSE_AFTER: usize = 1 << 14;
+
+/// How long a request can be answered whose endpoints are closed.
+const GRACE: Duration = Duration::from_secs(1);
+
+static OPS: fi_ops = fi_ops::REFUSING;
+
+/// A request's name: the address of its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(usize);
+
+impl Handle {
+    /// The handle that a client gives. It may be null, stale, or that of another object.
+    pub(crate) fn from_client(handle: fid_t) -> Self {
+        Self(handle.expose_provenance())
+    }
+
+    /// As clients have it.
+    pub(crate) fn for_client(self) -> fid_t {
+        std::ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+struct Waiting {
+    request: ConnectionRequest,
+    /// Endpoints that are open for it.
+    endpoints: usize,
+    /// When it is rejected, if no endpoint is opened for it.
+    until: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Table {
+    waiting: HashMap<Handle, Waiting>,
+    /// Handles of answered requests, the oldest first.
+    free: VecDeque<Handle>,
+}
+
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+/// Requests in the table that have an `until`: reading events is free while there is none.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+
+fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
+    let mut table: MutexGuard<'_, Option<Table>> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    f(table.get_or_insert_default())
+}
+
+impl Table {
+    fn take(&mut self, handle: Handle) -> Option<ConnectionRequest> {
+        let Waiting { request, until, .. } = self.waiting.remove(&handle)?;
+        if until.is_some() {
+            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.free.push_back(handle);
+        Some(request)
+    }
+
+    fn take_all(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<ConnectionRequest> {
+        let found: Vec<_> = self.waiting.iter().filter(|(_, waiting)| which(waiting)).map(|(at, _)| *at).collect();
+        found.into_iter().filter_map(|handle| self.take(handle)).collect()
+    }
+}
+
+/// Keeps a request until it is answered; the handle that names it.
+pub(crate) fn keep(request: ConnectionRequest) -> Handle {
+    with(|table| {
+        let old = if table.free.len() > REUSE_AFTER { table.free.pop_front() } else { None };
+        let handle = old.unwrap_or_else(|| {
+            let fid = object::head(FI_CLASS_CONNREQ, std::ptr::null_mut(), &OPS);
+            Handle(std::ptr::from_mut::<fid>(Box::leak(Box::new(fid))).expose_provenance())
+        });
+        table.waiting.insert(handle, Waiting { request, endpoints: 0, until: None });
+        handle
+    })
+}
+
+/// The request, if it waits for its answer.
+pub(crate) fn find(handle: Handle) -> Option<ConnectionRequest> {
+    expire();
+    with(|table| table.waiting.get(&handle).map(|waiting| waiting.request.clone()))
+}
+
+/// The request was answered, or will not be: dropping it rejects it.
+pub(crate) fn take(handle: Handle) -> Option<ConnectionRequest> {
+    with(|table| table.take(handle))
+}
+
+/// An endpoint is opened for the request, if it waits for its answer.
+pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
+    expire();
+    with(|table| {
+        let waiting = table.waiting.get_mut(&handle)?;
+        waiting.endpoints += 1;
+        if waiting.until.take().is_some() {
+            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(waiting.request.clone())
+    })
+}
+
+/// An endpoint that was opened for the request is closed.
+pub(crate) fn close_endpoint(handle: Handle) {
+    with(|table| {
+        let Some(waiting) = table.waiting.get_mut(&handle) else { return };
+        waiting.endpoints = waiting.endpoints.saturating_sub(1);
+        if waiting.endpoints == 0 && waiting.until.is_none() {
+            waiting.until = Some(Instant::now() + GRACE);
+            ABANDONED.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Rejects the requests that nobody answered in time.
+pub(crate) fn expire() {
+    if ABANDONED.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let now = Instant::now();
+    // Dropped, and so rejected, without the lock.
+    drop(with(|table| table.take_all(|waiting| waiting.until.is_some_and(|until| until <= now))));
+}
+
+/// The listener at this address is closed: its requests cannot be answered any more.
+pub(crate) fn forget_listener(at: SocketAddr) {
+    drop(with(|table| table.take_all(|waiting| waiting.request.listener() == at)));
+}
