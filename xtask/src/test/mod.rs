@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// Only these steps
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, budgets
+    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk, budgets
     #[arg(long)]
     quick: bool,
     /// Only tests whose path contains this
@@ -48,6 +48,8 @@ enum Step {
     Perf,
     /// Unmodified clients run over the libfabric provider
     Interop,
+    /// The provider under sanitizers: odd arguments, orders of closing
+    Walk,
     /// Instructions per operation stay below their ceilings
     Budgets,
     /// The documents of the code build without a warning
@@ -56,7 +58,7 @@ enum Step {
 
 impl Step {
     fn is_slow(self) -> bool {
-        matches!(self, Self::Loom | Self::Search | Self::Perf | Self::Interop | Self::Budgets)
+        matches!(self, Self::Loom | Self::Search | Self::Perf | Self::Interop | Self::Walk | Self::Budgets)
     }
 
     fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
@@ -75,6 +77,7 @@ impl Step {
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
             Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),
+            Self::Walk => steps.run("walk", "the provider under sanitizers", || crate::walk::check(place)),
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documents of the code", || lint::docs(place)),
         }

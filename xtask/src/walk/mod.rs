@@ -54,6 +54,11 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
+/// The part for every check: each scenario at each level.
+pub(crate) fn check(place: &Place) -> Outcome<Findings> {
+    walk(place, &Arguments { all: false, seed: None, orders: None, case: None, provider: None })
+}
+
 fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
     if !LIBFABRIC_HEADERS.is_here() {
         return Ok(Findings::skipped(format!(
