@@ -134,7 +134,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
 }
 
 #[test]
-fn perf_strangers_with_odd_requests_keep_nobody_from_measuring() {
+fn srv_013_strangers_with_odd_requests_keep_nobody_from_measuring() {
     let listening = Listening::start(&[]);
     assert!(listening.measures(&[]), "an honest measurement fails before there are strangers");
     let mut attempts = 0;
@@ -153,7 +153,7 @@ fn perf_strangers_with_odd_requests_keep_nobody_from_measuring() {
 }
 
 #[test]
-fn perf_a_key_keeps_strangers_out() {
+fn srv_013_a_key_keeps_strangers_out() {
     let directory = std::env::temp_dir().join(format!("percale-perf-key-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let key = |name: &str, key: &str| {

@@ -20,7 +20,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
     place.write("served/a", &content(3, 100_000));
     let server = Serving::start(&place, &["--writable"]);
     let mut attempts = Attempts::default();
-    for transport in KINDS {
+    for transport in KINDS.repeat(repeats(1) as usize) {
         // One long message each, offered and never given.
         let stalled: Vec<_> = (0..repeats(3))
             .map(|_| {
