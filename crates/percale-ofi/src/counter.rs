@@ -103,12 +103,10 @@ impl Shared {
                 return -FI_EAVAIL;
             }
             rounds += 1;
-            if rounds.is_multiple_of(64) {
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    return -libc::ETIMEDOUT;
-                }
-                std::thread::yield_now();
+            if rounds.is_multiple_of(64) && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return -libc::ETIMEDOUT;
             }
+            percale::endpoint::offer_when_idle();
         }
     }
 }

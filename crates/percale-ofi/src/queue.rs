@@ -121,7 +121,6 @@ impl Shared {
         }
         if !self.reporting.load(Ordering::Acquire) {
             if !self.direct.with(Direct::linger) {
-                self.found_nothing();
                 return read;
             }
             // SAFETY: passed on.
@@ -140,23 +139,13 @@ impl Shared {
         self.drive();
         let mut results = [Entry::default(); BATCH];
         match self.percale.read(&mut results[..count.min(BATCH)]) {
-            Ok(0) => {
-                self.found_nothing();
-                -(libc::EAGAIN as isize)
-            }
+            Ok(0) => -(libc::EAGAIN as isize),
             Ok(read) => {
                 // SAFETY: no more than `count`.
                 unsafe { self.format.write(&results[..read], to, sources) };
                 read as isize
             }
             Err(_) => -(FI_EAVAIL as isize),
-        }
-    }
-
-    #[inline]
-    fn found_nothing(&self) {
-        if self.direct.with(Direct::found_nothing) {
-            std::thread::yield_now();
         }
     }
 

@@ -20,6 +20,8 @@ enum Errand {
     Discard(Waker),
     /// Log events were noted: the caller emits them with the errands.
     Log,
+    /// The processor is offered to other threads.
+    Offer,
 }
 
 impl Errands {
@@ -43,6 +45,12 @@ impl Errands {
         }
     }
 
+    /// The processor is to be offered to other threads (`endpoint::spin`).
+    #[cold]
+    pub(crate) fn offer(&mut self) {
+        self.list.push(Errand::Offer);
+    }
+
     /// These, too.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.list.append(&mut other.list);
@@ -61,6 +69,7 @@ impl Errands {
                 Errand::Wake(waker) => wake(waker),
                 Errand::Discard(waker) => discard(waker),
                 Errand::Log => {}
+                Errand::Offer => crate::endpoint::spin::offer(),
             }
         }
     }

@@ -6,15 +6,12 @@ use std::sync::Arc;
 use percale::Entry;
 
 use super::Format;
-use super::linger::{self, Linger};
+use super::linger::{AT_MOST, Linger};
 use crate::abi::{FI_EAVAIL, fi_addr_t};
 use crate::endpoint::port::Port;
 
 /// Results read at a time.
 pub(super) const BATCH: usize = 32;
-/// Reads in a row that find nothing, after which the processor is offered to others: clients poll, and with more processes than
-/// processors the one that is waited for may be waiting for ours. About 20 µs.
-const PATIENCE: u32 = 512;
 
 /// The endpoints that are read directly.
 pub(super) struct Direct {
@@ -23,8 +20,6 @@ pub(super) struct Direct {
     pub(super) driven: Vec<Arc<Port>>,
     /// Which is asked first, so that none starves the others.
     first: usize,
-    /// Reads in a row that found nothing.
-    idle: u32,
     linger: Linger,
     results: [Entry; BATCH],
 }
@@ -35,7 +30,6 @@ impl Direct {
             ports: Vec::new(),
             driven: Vec::new(),
             first: 0,
-            idle: 0,
             linger: Linger::default(),
             results: [Entry::default(); BATCH],
         }
@@ -49,9 +43,8 @@ impl Direct {
         if !port.has_receives() || !self.linger.is_worth_while() {
             return false;
         }
-        let came = port.linger(linger::AT_MOST);
+        let came = port.linger(AT_MOST);
         self.linger.ended(came);
-        self.idle += if came { 0 } else { linger::READS };
         came
     }
 
@@ -59,16 +52,6 @@ impl Direct {
     #[inline]
     fn found(&mut self, at: usize) {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
-        self.idle = 0;
-    }
-
-    /// A client that polls found nothing; whether somebody else may run now.
-    #[inline]
-    pub(super) fn found_nothing(&mut self) -> bool {
-        self.idle += 1;
-        let yields = self.idle >= PATIENCE;
-        self.idle = if yields { 0 } else { self.idle };
-        yields
     }
 
     /// # Safety
@@ -81,7 +64,7 @@ impl Direct {
         count: usize,
         sources: *mut fi_addr_t,
     ) -> isize {
-        let Self { ports, idle, results, .. } = self;
+        let Self { ports, results, .. } = self;
         // Most clients have one endpoint here.
         let [port] = ports.as_slice() else {
             // SAFETY: passed on.
@@ -92,7 +75,6 @@ impl Direct {
             Ok(read) => read,
             Err(_) => return -(FI_EAVAIL as isize),
         };
-        *idle = 0;
         // SAFETY: no more than `count`.
         unsafe { format.write(&results[..read], to, sources) };
         read as isize

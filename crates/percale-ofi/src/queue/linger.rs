@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 /// How long a read lingers.
 pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 
-/// Reads that would have found nothing in that time.
-pub(super) const READS: u32 = 32;
-
 /// A read so soon after one that found nothing is that of a client that spins.
 const AT_ONCE: Duration = Duration::from_nanos(1000);
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
 use super::wait::{Progress, Wait, WaitError, face};
+use crate::endpoint::spin;
 
 /// Why reading a completion queue gave no entries.
 #[derive(Debug, thiserror::Error)]
@@ -115,14 +116,20 @@ impl CompletionQueue {
     }
 
     /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first; returns how many (0: there
-    /// are none now). Each entry says who sent it.
+    /// are none now). Each entry says who sent it. Now and then a read that finds nothing offers the processor to other threads
+    /// ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
     ///
     /// # Errors
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. (A forked child reads nothing of its
     /// parent's queues, and its waits fail.)
     pub fn read(&self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.shared.wait.drive();
-        self.update(|ring| ring.read(into))
+        let read = self.update(|ring| ring.read(into));
+        match read {
+            Ok(0) => spin::offer_when_idle(),
+            _ => spin::found(),
+        }
+        read
     }
 
     /// Takes the error that is next, if the next result is one.

@@ -174,6 +174,12 @@ impl Operations {
         !self.errands.is_empty()
     }
 
+    /// The caller offers its processor to other threads when it has left the engine.
+    #[cold]
+    pub(crate) fn offer_processor(&mut self) {
+        self.errands.offer();
+    }
+
     /// Leaves an errand if log events were noted: for the slow parts of calls that do not look for events themselves
     /// (`Call::LOOKS_FOR_EVENTS`).
     #[inline]

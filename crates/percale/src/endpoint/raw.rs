@@ -145,7 +145,8 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many. Makes progress first if none
-    /// wait, and now and then if some do.
+    /// wait, and now and then if some do. A caller that finds nothing again and again offers its processor to other threads now and then, and
+    /// more often while they take it: the message may come from a process that waits for this processor.
     ///
     /// # Errors
     /// If the next result is an error: take it with [`read_error`](Self::read_error).

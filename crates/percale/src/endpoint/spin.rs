@@ -32,6 +32,13 @@
 //! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields
 //!   back at once (1.17 µs at the 10th).
 //! * [`MEMORY`]: 16 and 64 waits did the same.
+//!
+//! # Threads that poll
+//! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the message that it
+//! polls for may come from a process that waits for this processor. So reads that find nothing are counted ([`InVain`]), and now and then
+//! the caller offers the processor ([`offer`]), holding no lock: after [`READS`] looks in vain, and while the thread is crowded from the second
+//! read in vain on (the first one after a message is that of a client that reads until nothing is left, not of one that waits). Late yields
+//! make it crowded, prompt ones end that, as above.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -54,10 +61,84 @@ const LATES: u32 = 2;
 /// Waits for which a late yield is remembered.
 const MEMORY: u32 = 32;
 
+/// Looks in vain of a thread that polls before it offers its processor (20 µs with one idle peer).
+const READS: u32 = 512;
+
+/// Reads in vain after which it offers while it is crowded.
+const CROWDED_READS: u32 = 2;
+
 thread_local! {
     /// How many more of this thread's waits begin with a yield.
     static CROWDED: Cell<u32> = const { Cell::new(0) };
+    /// Reads of this thread, of what several endpoints report to.
+    static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
 }
+
+/// Whether this thread shares its processors with others that want them: its last yields let others run.
+#[inline]
+pub(crate) fn is_crowded() -> bool {
+    CROWDED.get() > 0
+}
+
+/// Reads in a row that found nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InVain {
+    reads: u32,
+    looks: u32,
+}
+
+impl InVain {
+    pub(crate) const NONE: Self = Self { reads: 0, looks: 0 };
+
+    /// A read found nothing, and cost as much time as `looks` looks at a ring. Returns whether the caller is to [`offer`] the processor.
+    #[inline]
+    pub(crate) fn is_offer_due(&mut self, looks: u32) -> bool {
+        (self.reads, self.looks) = (self.reads + 1, self.looks + looks);
+        let is_due = self.looks >= READS || (self.reads >= CROWDED_READS && is_crowded());
+        if is_due {
+            (self.reads, self.looks) = (CROWDED_READS - 1, 0);
+        }
+        is_due
+    }
+}
+
+/// Offers the processor to other threads, and notes whether one took it.
+#[inline(never)]
+pub(crate) fn offer() {
+    offer_in(&mut Real);
+}
+
+fn offer_in(world: &mut impl World) {
+    let before = world.now();
+    world.yield_now();
+    if world.now().duration_since(before) >= LATE {
+        CROWDED.set(MEMORY);
+    } else {
+        CROWDED.set(CROWDED.get().saturating_sub(1));
+    }
+}
+
+/// For loops of a caller's own that drive endpoints by [`Endpoint::progress`](crate::Endpoint::progress): counts a round that
+/// brought nothing, and now and then offers the processor to other threads, as [`Endpoint::poll`](crate::Endpoint::poll) does by itself.
+/// The more often others take it, the sooner it is offered.
+#[inline]
+pub fn offer_when_idle() {
+    let mut in_vain = READS_IN_VAIN.get();
+    let is_due = in_vain.is_offer_due(PROGRESS_LOOKS);
+    READS_IN_VAIN.set(in_vain);
+    if is_due {
+        offer();
+    }
+}
+
+/// A read found something: those in vain begin anew.
+#[inline]
+pub(crate) fn found() {
+    READS_IN_VAIN.set(InVain::NONE);
+}
+
+/// Looks for which a round of progress counts.
+pub(crate) const PROGRESS_LOOKS: u32 = 4;
 
 /// What a waiter that found nothing does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,5 +377,42 @@ mod tests {
         while wait.step_aside(deadline, unasked, &mut world) == Step::Again {}
         assert_eq!(world.yields, 3);
         assert_eq!(wait.step_aside(deadline, unasked, &mut world), Step::Late);
+    }
+
+    #[test]
+    fn a_thread_that_polls_offers_its_processor_after_many_looks_in_vain() {
+        CROWDED.set(0);
+        let mut in_vain = InVain::NONE;
+        for _ in 0..3 {
+            for _ in 0..READS / 4 - 1 {
+                assert!(!in_vain.is_offer_due(4));
+            }
+            assert!(in_vain.is_offer_due(4));
+        }
+    }
+
+    #[test]
+    fn a_crowded_thread_that_polls_offers_from_the_second_read_in_vain_on() {
+        CROWDED.set(MEMORY);
+        let mut in_vain = InVain::NONE;
+        assert!(!in_vain.is_offer_due(16), "it may have read until nothing was left");
+        assert!(in_vain.is_offer_due(16));
+        assert!(in_vain.is_offer_due(16));
+        CROWDED.set(0);
+        assert!(!in_vain.is_offer_due(16), "the others are gone");
+    }
+
+    #[test]
+    fn offers_that_others_take_make_a_thread_crowded_and_prompt_ones_end_that() {
+        CROWDED.set(0);
+        offer_in(&mut Fake::new(PROMPT));
+        assert!(!is_crowded());
+        offer_in(&mut Fake::new(LATE));
+        let mut prompt = Fake::new(PROMPT);
+        for _ in 0..MEMORY {
+            assert!(is_crowded());
+            offer_in(&mut prompt);
+        }
+        assert!(!is_crowded());
     }
 }

@@ -18,6 +18,7 @@ use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
+use crate::endpoint::spin::InVain;
 use crate::fabric::TransportKind;
 use crate::memory::forked::Process;
 use crate::memory::region::{Keys, Via};
@@ -130,6 +131,7 @@ impl Engine {
             closed: false,
             reads: 0,
             glances: 0,
+            in_vain: InVain::NONE,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };

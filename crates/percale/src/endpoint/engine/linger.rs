@@ -8,14 +8,18 @@ use crate::transport::any::AnyLink;
 /// Looks between two readings of the clock, which costs as much as several looks.
 const LOOKS: u32 = 8;
 
+/// Looks for which a watch in vain counts, when its caller may have to offer the processor.
+const VAIN_LOOKS: u32 = 32;
+
 impl Engine {
     /// Watches the rings of shared memory for at most so long: whether something came, which the next progress deals with. False
-    /// at once where something else must not wait for that (a socket, what has not left yet), or where there is no such ring.
+    /// at once where something else must not wait for that (a socket, what has not left yet, other threads that want the processor), or where
+    /// there is no such ring.
     ///
     /// Nothing is done but to look: no system call, nothing is written.
     #[inline(never)]
     pub(crate) fn linger(&mut self, at_most: Duration) -> bool {
-        if !self.process.is_here() || !self.core.has_room() || !self.core.outbox.is_empty() || !self.poller.only_rings()
+        if !self.process.is_here() || !self.core.has_room() || !self.core.outbox.is_empty() || !self.poller.may_linger()
         {
             return false;
         }
@@ -30,6 +34,7 @@ impl Engine {
                 }
             }
             if start.get_or_insert_with(Instant::now).elapsed() >= at_most {
+                self.found_nothing(VAIN_LOOKS);
                 return false;
             }
         }

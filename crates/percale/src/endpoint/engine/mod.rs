@@ -82,12 +82,13 @@ use rustix::event::epoll;
 use zerocopy::IntoBytes;
 
 use self::core::Core;
-use self::poller::Poller;
+use self::poller::{Epoll, Poller};
 use self::role::Role;
 use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
+use crate::endpoint::spin::InVain;
 use crate::memory::forked::Process;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::any::AnyLink;
@@ -137,6 +138,8 @@ pub struct Engine {
     reads: u32,
     /// How many of them may pass with a glance at the rings when nothing comes: see [`read`].
     glances: u32,
+    /// Reads in a row that found nothing.
+    in_vain: InVain,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
@@ -222,7 +225,7 @@ impl Engine {
             }
         }
         if sockets && self.poller.sockets > 0 {
-            any |= self.poll_sockets(sweep);
+            any |= self.poll_sockets();
         }
         if !self.poller.busy.is_empty() {
             any |= self.poll_busy();
@@ -313,14 +316,17 @@ impl Engine {
 
     /// Looks at the hot socket, or at all that are readable.
     #[inline(never)]
-    fn poll_sockets(&mut self, sweep: bool) -> bool {
+    fn poll_sockets(&mut self) -> bool {
         let mut any = false;
-        if let Some(slot) = self.poller.hot_socket {
+        let looks = self.poller.looks();
+        if let Some(slot) = looks.hot {
             any = self.poll_link(slot);
         }
         // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
-        if !sweep || !self.poller.asks_epoll() {
-            return any;
+        match looks.epoll {
+            Epoll::Always => {}
+            Epoll::IfQuiet if !any => {}
+            Epoll::IfQuiet | Epoll::Never => return any,
         }
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

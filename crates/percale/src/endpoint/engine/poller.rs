@@ -2,9 +2,11 @@
 //!
 //! * Shared memory: a look costs a load, so links that were active lately ("hot", at most [`HOT`]) are looked at in every
 //!   round; the others ("cold") ring the doorbell bitmap, which is looked at in every round while there are any.
-//! * TCP: a look costs a system call, so one hot socket is looked at in every round, all of them (by epoll) every
-//!   [`SWEEP`] rounds; while shared memory is busy even the hot socket only then. If there is no other socket than the hot one,
-//!   epoll has little to tell, and is asked every [`LONE_SWEEP`] rounds.
+//! * TCP: a look costs a system call. The hot socket is looked at in every round; if it has nothing, all of them are (by epoll), because
+//!   between two rounds the client may have yielded the processor, which takes longer than both calls. A busy hot socket delays the
+//!   others for [`SWEEP`] rounds at most, and a crowded thread (`endpoint::spin`) asks epoll alone. While shared memory is busy, sockets are
+//!   looked at every [`SWEEP`] rounds only, unless the thread is crowded. If there is no other socket than the hot one, epoll has nothing to
+//!   add, and is asked every [`LONE_SWEEP`] rounds.
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are looked at until they do not.
 
 use std::sync::Arc;
@@ -33,6 +35,23 @@ const QUIET: u32 = 64;
 struct Mark {
     busy: bool,
     hot: bool,
+}
+
+/// Which sockets are looked at in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Looks {
+    /// This one, by itself.
+    pub(super) hot: Option<Connection>,
+    pub(super) epoll: Epoll,
+}
+
+/// Whether epoll is asked for readable sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Epoll {
+    Always,
+    /// If the hot socket had nothing.
+    IfQuiet,
+    Never,
 }
 
 /// See the module.
@@ -69,6 +88,8 @@ pub(crate) struct Poller {
     quiet: u32,
     /// Which link that was.
     pub(super) last: Connection,
+    /// The thread that polls shares its processor with others: a round may take as long as their turns.
+    crowded: bool,
 }
 
 impl Poller {
@@ -91,6 +112,7 @@ impl Poller {
             skipped: 0,
             quiet: 0,
             last: 0,
+            crowded: false,
         }
     }
 
@@ -173,26 +195,55 @@ impl Poller {
         self.round = self.round.wrapping_add(1);
         self.quiet = self.quiet.saturating_add(1);
         let sweep = self.round.is_multiple_of(SWEEP);
-        (sweep, sweep || self.quiet > QUIET)
+        (sweep, sweep || self.crowded || self.quiet > QUIET)
     }
 
-    /// In a sweep: whether epoll is to be asked, too.
+    /// Which sockets are looked at in this round: the hot one by itself, and all that epoll names. A crowded thread asks epoll alone: the next
+    /// message may come from any peer, and two system calls in each round cost a hop of a ring of processes a quarter of its time.
     #[inline]
-    pub(super) fn asks_epoll(&self) -> bool {
-        self.sockets > 1 || self.hot_socket.is_none() || self.round.is_multiple_of(LONE_SWEEP)
+    pub(super) fn looks(&self) -> Looks {
+        if self.sockets > 1 && self.crowded {
+            return Looks { hot: None, epoll: Epoll::Always };
+        }
+        let due = self.round.is_multiple_of(if self.sockets > 1 { SWEEP } else { LONE_SWEEP });
+        let epoll = if due || self.hot_socket.is_none() {
+            Epoll::Always
+        } else if self.sockets > 1 {
+            Epoll::IfQuiet
+        } else {
+            Epoll::Never
+        };
+        Looks { hot: self.hot_socket, epoll }
     }
 
-    /// Whether nothing but rings wants to be looked at in every round: nothing waits to be sent, and sockets, if there are any,
-    /// have to wait anyway while shared memory is busy.
+    /// Whether a ring brought something in the round before this one.
     #[inline]
-    pub(super) fn only_rings(&self) -> bool {
-        self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
+    pub(super) const fn was_heard(&self) -> bool {
+        self.quiet <= 1
     }
 
-    /// Whether nothing but rings wants to be looked at at all.
+    /// Whether sockets are looked at in every round.
+    #[inline]
+    pub(super) const fn looks_at_sockets(&self) -> bool {
+        self.sockets > 0 && (self.crowded || self.quiet > QUIET)
+    }
+
+    /// Whether the thread that polls shares its processor with others.
+    pub(super) const fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
+    }
+
+    /// Whether a read may watch the rings for a while: nothing waits to be sent, sockets, if there are any, have to wait anyway while shared
+    /// memory is busy, and the thread is not crowded.
+    #[inline]
+    pub(super) fn may_linger(&self) -> bool {
+        !self.crowded && self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
+    }
+
+    /// Whether nothing but rings wants to be looked at at all, by a thread that is not crowded.
     #[inline]
     pub(super) const fn is_calm(&self) -> bool {
-        (self.sockets | self.cold) == 0 && self.busy.is_empty()
+        !self.crowded && (self.sockets | self.cold) == 0 && self.busy.is_empty()
     }
 
     /// The hot link whose turn it is. There are some.
@@ -311,5 +362,62 @@ impl Poller {
             links.get(*slot as usize).is_some_and(|link| link.as_ref().is_some_and(|link| !link.is_idle()))
         };
         self.busy.iter().any(working)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often the hot socket and epoll are looked at in so many rounds in which nothing comes, after shared memory has been quiet.
+    fn looks(poller: &mut Poller, rounds: u32) -> (u32, u32) {
+        let (mut hot, mut all) = (0, 0);
+        for _ in 0..rounds {
+            let (_, sockets) = poller.round();
+            if sockets {
+                let looks = poller.looks();
+                hot += u32::from(looks.hot.is_some());
+                all += u32::from(looks.epoll != Epoll::Never);
+            }
+        }
+        (hot, all)
+    }
+
+    fn poller(sockets: usize) -> Poller {
+        let mut poller = Poller::new(Arc::new(Bell::new().expect("a bell")));
+        poller.sockets = sockets;
+        poller.favour(0);
+        poller
+    }
+
+    #[test]
+    fn a_quiet_hot_socket_keeps_no_other_waiting() {
+        assert_eq!(looks(&mut poller(2), 64), (64, 64));
+        assert_eq!(looks(&mut poller(1), LONE_SWEEP), (LONE_SWEEP, 1), "there is no other");
+    }
+
+    #[test]
+    fn a_busy_hot_socket_keeps_others_waiting_for_a_sweep_at_most() {
+        let mut poller = poller(2);
+        for _ in 0..3 {
+            let always = (0..SWEEP).filter(|_| {
+                poller.round();
+                poller.looks().epoll == Epoll::Always
+            });
+            assert_eq!(always.count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_crowded_thread_asks_epoll_alone_and_in_every_round() {
+        let mut poller = poller(3);
+        poller.set_crowded(true);
+        assert_eq!(looks(&mut poller, 64), (0, 64));
+        // Also while shared memory is busy, which otherwise keeps sockets waiting.
+        poller.heard(7);
+        assert_eq!(looks(&mut poller, SWEEP), (0, SWEEP));
+        poller.set_crowded(false);
+        poller.heard(7);
+        assert_eq!(looks(&mut poller, SWEEP), (1, 1));
     }
 }

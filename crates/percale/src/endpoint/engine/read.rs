@@ -8,6 +8,7 @@
 use super::Engine;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
+use crate::endpoint::spin::{self, InVain};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Glance;
@@ -20,6 +21,9 @@ const BATCH: usize = 16;
 
 /// Of so many reads that find nothing, one makes progress.
 const GLANCES: u32 = 4;
+
+/// Looks at a ring that take as long as a read of a socket.
+const SOCKET_LOOKS: u32 = 16;
 
 /// What a look at the rings found.
 enum Found {
@@ -126,7 +130,23 @@ impl Engine {
     #[inline(never)]
     fn progress_for_read(&mut self) {
         (self.reads, self.glances) = (0, 0);
-        self.progress();
+        if self.progress() {
+            self.in_vain = InVain::NONE;
+        } else {
+            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { GLANCES });
+        }
+    }
+
+    /// A read that cost as much time as `looks` looks at a ring found nothing: others may want the processor.
+    #[inline]
+    pub(super) fn found_nothing(&mut self, looks: u32) {
+        if self.poller.was_heard() {
+            self.in_vain = InVain::NONE; // A message was taken from its ring, without progress.
+        }
+        if self.in_vain.is_offer_due(looks) {
+            self.poller.set_crowded(spin::is_crowded());
+            self.core.operations.offer_processor();
+        }
     }
 
     /// Everything was looked at: whether the next readings may leave it at a glance.
