@@ -89,8 +89,10 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     if hints.provider_name.is_some() && !hints.names_percale() {
         return Err(Why::from("hints ask for another provider").into());
     }
-    if let Some(name) = hints.fabric_name.as_deref().filter(|name| *name != offer::FABRIC) {
-        return Err(format!("hints ask for fabric_attr->name {name:?}; there is {:?}", offer::FABRIC).into());
+    const FABRICS: [&str; 2] = [offer::FABRIC, offer::LOOPBACK_FABRIC];
+    if let Some(name) = hints.fabric_name.as_deref().filter(|name| !FABRICS.contains(name)) {
+        let [all, loopback] = FABRICS;
+        return Err(format!("hints ask for fabric_attr->name {name:?}; there are {all:?} and {loopback:?}").into());
     }
     let params = Params::read().map_err(|error| error.to_string())?;
     let required = params.mr_mode.unwrap_or(0);

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
-use super::offer::{Attributes, FABRIC};
+use super::offer::Attributes;
 use super::places::Place;
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_fabric_attr, fi_info, fid_t};
 use crate::address::Native as NativeAddress;
@@ -47,7 +47,7 @@ impl Native {
         let fabric = info.fabric_attr;
         let (domain, endpoint) = (info.domain_attr, info.ep_attr);
         // SAFETY: allocated above.
-        unsafe { (*fabric).name = text(FABRIC)? };
+        unsafe { (*fabric).name = text(place.fabric)? };
         // SAFETY: as above.
         unsafe { (*domain).name = text(&place.interface)? };
         // SAFETY: as above.

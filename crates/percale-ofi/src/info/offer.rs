@@ -19,8 +19,11 @@ use crate::provider;
 
 /// What speaks to us: FI_PROTO_ values with the upper bit are providers' own.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
-/// The only fabric: what IP reaches.
+/// The fabric of what IP reaches from this machine.
 pub(super) const FABRIC: &str = "percale";
+/// The fabric of the loopback interface, where there is another one: what no other machine reaches. MPIs spread the ranks of a machine over
+/// the domains of one fabric, and ranks at loopback addresses would be lost to those of other machines.
+pub(super) const LOOPBACK_FABRIC: &str = "percale-loopback";
 
 /// Operations outstanding of an endpoint that does not say how many, and at most.
 const SIZE: usize = 1024;

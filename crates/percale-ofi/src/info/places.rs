@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use percale::fabric::Interface;
 
 use super::hints::{Given, Hints};
-use super::offer::Why;
+use super::offer::{FABRIC, LOOPBACK_FABRIC, Why};
 use super::resolve::{Query, resolve};
 use crate::abi::{
     FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_SOURCE,
@@ -26,14 +26,35 @@ pub(super) struct Asked<'a> {
 pub(super) struct Place {
     /// The interface's name: the domain's.
     pub(super) interface: String,
+    /// The fabric that the interface belongs to.
+    pub(super) fabric: &'static str,
     /// Where endpoints bind; port 0: any.
     pub(super) source: SocketAddr,
     /// Whom they are for.
     pub(super) destination: Option<SocketAddr>,
 }
 
-/// All places, best first; or why there are none.
+/// All places of the fabric that is asked for, best first; or why there are none.
 pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
+    let mut places = places_of_all(here, hints, asked)?;
+    // With nothing but loopback there is one fabric.
+    if here.iter().any(|one| one.running && !one.ip.is_loopback()) {
+        let loopback = |name: &str| here.iter().any(|one| one.name == name && one.ip.is_loopback());
+        places.iter_mut().filter(|place| loopback(&place.interface)).for_each(|place| place.fabric = LOOPBACK_FABRIC);
+    }
+    if let Some(name) = hints.fabric_name.as_deref() {
+        places.retain(|place| place.fabric == name);
+        if places.is_empty() {
+            return Err(format!(
+                "hints ask for fabric_attr->name {name:?}, to which no interface belongs that is up and wanted"
+            ));
+        }
+    }
+    Ok(places)
+}
+
+/// As [`places`], of every fabric.
+fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
     let family = Families::of(hints.addr_format)?;
     let usable = usable(here, hints, asked, family)?;
     let given = |address, which| match address {
@@ -186,7 +207,7 @@ fn route(destination: SocketAddr) -> std::io::Result<IpAddr> {
 }
 
 fn place(interface: &Interface, source: SocketAddr, destination: Option<SocketAddr>) -> Place {
-    Place { interface: interface.name.clone(), source, destination }
+    Place { interface: interface.name.clone(), fabric: FABRIC, source, destination }
 }
 
 /// Families that an address format allows.
@@ -258,6 +279,29 @@ mod tests {
         let named = hints(|hints| hints.domain_name = Some("lo".into()));
         assert_eq!(found(&named, ANYWHERE).unwrap(), ["lo 127.0.0.1:0"]);
         assert_eq!(found(&none, Asked { interface: Some("lo"), ..ANYWHERE }).unwrap(), ["lo 127.0.0.1:0"]);
+    }
+
+    /// Ranks of one machine that are spread over the domains of a fabric all have addresses that other machines reach.
+    #[test]
+    fn loopback_has_a_fabric_of_its_own_beside_other_interfaces() {
+        let [eth, down, lo] = [
+            interface("eth0", "10.0.0.1", true),
+            interface("ib0", "10.9.0.1", false),
+            interface("lo", "127.0.0.1", true),
+        ];
+        let fabrics = |here: &[&Interface], hints: &Hints| {
+            let places = places(here, hints, ANYWHERE)?;
+            Ok::<_, Why>(places.into_iter().map(|one| (one.interface, one.fabric)).collect::<Vec<_>>())
+        };
+        let named = |name: &str| hints(|hints| hints.fabric_name = Some(name.into()));
+        let (none, own, other) = (hints(|_| ()), named(FABRIC), named(LOOPBACK_FABRIC));
+        let both = [&eth, &down, &lo];
+        assert_eq!(fabrics(&both, &none).unwrap(), [("eth0".into(), FABRIC), ("lo".into(), LOOPBACK_FABRIC)]);
+        assert_eq!(fabrics(&both, &own).unwrap(), [("eth0".into(), FABRIC)]);
+        assert_eq!(fabrics(&both, &other).unwrap(), [("lo".into(), LOOPBACK_FABRIC)]);
+        let alone = [&down, &lo];
+        assert_eq!(fabrics(&alone, &none).unwrap(), [("lo".into(), FABRIC)]);
+        assert!(fabrics(&alone, &other).unwrap_err().contains(LOOPBACK_FABRIC));
     }
 
     #[test]
