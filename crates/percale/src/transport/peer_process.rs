@@ -6,15 +6,25 @@
 //!   the process has exited or executed another program, no thread is left that runs in that memory, and reads and writes of the
 //!   descriptor transfer nothing: they never reach another process, whatever its number.
 //!
+//! Whether a process has exited is asked before each kernel copy that writes. Asking its pidfd takes 0.3 µs (poll) to 0.5 µs
+//! (pidfd_send_signal) of the 2.5 µs that a copy of 4 KiB takes. So the pidfds of all peers are in one epoll set, which says within 0.15 µs that
+//! none of them has exited; the kernel marks the set before the process's number can be another's.
+//!
 //! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Nothing but this module makes one, so
 //! the end of a connection cannot be taken for it.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
+
+use crate::memory::forked::{PerProcess, Process};
+use crate::memory::kernel;
 
 /// A peer's process, pinned.
 #[derive(Debug)]
@@ -22,6 +32,50 @@ pub struct PeerProcess {
     pid: i32,
     pidfd: OwnedFd,
     space: Result<OwnedFd, Errno>,
+    /// The set of all peers' pidfds, with this one in it; `None` if there is no descriptor for it.
+    exits: Option<Arc<ExitSet>>,
+}
+
+/// The pidfds of all local peers of this process.
+#[derive(Debug)]
+struct ExitSet {
+    epoll: OwnedFd,
+    process: Process,
+}
+
+/// The set of this process, while it has local peers.
+static EXITS: PerProcess<Mutex<Weak<ExitSet>>> = PerProcess::new();
+
+impl ExitSet {
+    /// The set of this process, with this pidfd in it.
+    fn with(pidfd: &OwnedFd) -> io::Result<Arc<Self>> {
+        let mut known = EXITS.get_or_make()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = match known.upgrade() {
+            Some(set) => set,
+            None => Arc::new(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, process: Process::current()? }),
+        };
+        *known = Arc::downgrade(&set);
+        drop(known);
+        epoll::add(&set.epoll, pidfd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(set)
+    }
+
+    /// Whether none of the processes has exited. False if the kernel does not say.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        let mut event = [MaybeUninit::<epoll::Event>::uninit()];
+        let ready = epoll::wait(&self.epoll, &mut event[..], Some(&Timespec::default()));
+        matches!(ready, Ok((ready, _)) if ready.is_empty())
+    }
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        // A forked child has the same set, and must take nothing out of it; and its copy of the pidfd keeps the entry when ours is closed.
+        if let Some(exits) = self.exits.as_ref().filter(|exits| exits.process.is_here()) {
+            epoll::delete(&exits.epoll, &self.pidfd).ok();
+        }
+    }
 }
 
 /// How a process ended, as far as memory that it shares is concerned.
@@ -45,7 +99,8 @@ impl PeerProcess {
         if let Err(error @ (Errno::MFILE | Errno::NFILE)) = space {
             return Err(error.into());
         }
-        let mut process = Self { pid, pidfd, space };
+        let exits = ExitSet::with(&pidfd).ok();
+        let mut process = Self { pid, pidfd, space, exits };
         // The number was the peer's when the file was opened if the peer still has it.
         if process.has_exited() {
             process.space = Err(Errno::SRCH);
@@ -98,6 +153,15 @@ impl PeerProcess {
         (read == Ok(0)).then_some(ProcessEnded::Executed)
     }
 
+    /// Whether its number may be another's by now: exactly, and quickly if no peer has exited.
+    #[inline]
+    pub(crate) fn is_reaped(&self) -> bool {
+        if self.exits.as_ref().is_some_and(|exits| exits.is_quiet()) {
+            return false;
+        }
+        kernel::is_reaped(self.pidfd())
+    }
+
     fn has_exited(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&Timespec::default())));
@@ -138,6 +202,25 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(process.ended(), Some(ProcessEnded::Exited));
+    }
+
+    /// Another peer that has exited is not taken for this one, and hides it for no time.
+    #[test]
+    fn flt_002_a_number_is_given_up_as_soon_as_its_process_was_waited_for() {
+        let start = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (mut first, mut second) = (start(), start());
+        let [one, two] = [&first, &second].map(|child| PeerProcess::of(child.id().cast_signed()).unwrap());
+        assert!(one.exits.is_some() && two.exits.is_some());
+        assert!(!one.is_reaped() && !two.is_reaped());
+        first.kill().unwrap();
+        first.wait().unwrap();
+        assert!(one.is_reaped() && !two.is_reaped());
+        second.kill().unwrap();
+        second.wait().unwrap();
+        assert!(one.is_reaped() && two.is_reaped());
+        drop((one, two));
+        let third = PeerProcess::of(std::process::id().cast_signed()).unwrap();
+        assert!(!third.is_reaped());
     }
 
     #[test]

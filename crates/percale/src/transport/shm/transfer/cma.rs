@@ -139,7 +139,7 @@ impl Cma {
         if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
             return Ok(local.is_empty());
         }
-        if kernel::is_reaped(peer.process.pidfd()) {
+        if peer.process.is_reaped() {
             return Err(NoCopy::Ended);
         }
         let (mut vectors, count) = vectors(local, 1);
