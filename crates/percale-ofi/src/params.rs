@@ -45,7 +45,7 @@ const PEER_TIMEOUT: Parameter = Parameter {
 const CONNECT_TIMEOUT: Parameter = Parameter {
     name: c"connect_timeout",
     kind: FI_PARAM_INT,
-    help: c"Milliseconds that a connection may take to be made (default: 5000)",
+    help: c"Milliseconds that a connection may take to be made (default: 5000 until the peer's host has accepted, then 180000 until its process has answered)",
 };
 const REVOKE_TIMEOUT: Parameter = Parameter {
     name: c"revoke_timeout",

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percale::transport::connect::{ConnectError, EndpointOptions, Mailbox, Notice, Registration, Service, Transports};
+use percale::transport::connect::{
+    ConnectError, ConnectTimeouts, EndpointOptions, Mailbox, Notice, Registration, Service, Transports,
+};
 use percale::wire::hello::Incarnation;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
@@ -19,7 +21,7 @@ struct Peer {
 fn peer(service: &Arc<Service>) -> Peer {
     let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
     options.transports = Transports::TCP;
-    options.connect_timeout = Duration::from_secs(1);
+    options.timeouts = ConnectTimeouts::of(Duration::from_secs(1));
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let told = wake.try_clone().unwrap();
     let mailbox = Mailbox::new(move || {

@@ -23,6 +23,7 @@ crate::on!(shm, tcp, verbs: {
     flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back,
     flt_006_without_descriptors_only_new_connections_fail,
     flt_009_a_stopped_peer_holds_up_nobody_else,
+    con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for,
 });
 
 mod patient {
@@ -296,6 +297,31 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
     helpers[0].signal(Signal::CONT);
     same(&echo.wait().expect("it goes on").to_vec(), &content(5, 300_000), "the echo of a stopped peer");
     sending.wait().expect("the send");
+}
+
+/// A peer that is stopped, or too busy to answer, when it is called for the first time: its host accepts, so it is waited for, and the
+/// connection is of the transport that it would have been.
+fn con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &str) {
+    let _watchdog = Watchdog::new("a peer that is stopped when it is called is waited for");
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut helper = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())]);
+    let peer = open.insert(&helper.hear());
+    helper.signal(Signal::STOP);
+    while !is_stopped(helper.pid()) {
+        std::thread::yield_now();
+    }
+    let echo = open.endpoint.tagged_recv(5, 0, vec![0; 3000]).from(peer).start().expect("a receive");
+    let sending = open.endpoint.tagged_send(peer, 5, content(5, 3000)).start().expect("a send");
+    // Longer than a host may take to accept.
+    let until = Instant::now() + Duration::from_secs(7);
+    while Instant::now() < until {
+        open.endpoint.wait(Some(Duration::from_millis(20)));
+    }
+    helper.signal(Signal::CONT);
+    same(&echo.wait().expect("it answers").to_vec(), &content(5, 3000), "the echo of a late peer");
+    sending.wait().expect("the send");
+    assert_eq!(open.connected().0, transport);
 }
 
 /// A peer that is stopped for four times the timeout, while more is sent than its kernel keeps, is not dead.

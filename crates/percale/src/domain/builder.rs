@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Domain, Inner, Progress, Settings, Trust};
 use crate::fabric::TransportKind;
 use crate::memory::window::TypeTwo;
+use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 use crate::transport::verbs::Adapter;
@@ -68,7 +69,7 @@ impl DomainBuilder {
             cma,
             progress: Progress::Manual,
             authorization_key: None,
-            connect_timeout: Duration::from_secs(5),
+            connect_timeouts: ConnectTimeouts::DEFAULT,
             peer_timeout: Duration::from_secs(20),
             interface: None,
             unexpected_cap: UNEXPECTED_CAP,
@@ -108,9 +109,17 @@ impl DomainBuilder {
         self
     }
 
-    /// How long a connection may take to be made. Default 5 s.
+    /// How long a connection may take to be made, all in all. Default: 5 s until the peer's host has accepted the call, which it does by
+    /// itself, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout)) until the peer's process has answered.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
+        self.settings.connect_timeouts = ConnectTimeouts::of(timeout);
+        self
+    }
+
+    /// How long the peer's process may take to answer once its host has accepted the call; a process answers late if it is stopped, or busy
+    /// because many start at once. Default 3 minutes, or the [`connect_timeout`](Self::connect_timeout) that was set before.
+    pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeouts.process = timeout;
         self
     }
 

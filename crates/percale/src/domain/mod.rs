@@ -32,6 +32,7 @@ use crate::memory::forked::Process;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
+use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 use crate::transport::verbs::{Adapter, Pins};
@@ -70,7 +71,7 @@ pub(crate) struct Settings {
     pub(crate) cma: bool,
     pub(crate) progress: Progress,
     pub(crate) authorization_key: Option<Vec<u8>>,
-    pub(crate) connect_timeout: Duration,
+    pub(crate) connect_timeouts: ConnectTimeouts,
     pub(crate) peer_timeout: Duration,
     pub(crate) interface: Option<String>,
     pub(crate) unexpected_cap: usize,

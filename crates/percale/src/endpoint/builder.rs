@@ -247,7 +247,7 @@ impl<'d> EndpointBuilder<'d> {
 
     /// How long a request for a connection may take from [`connect`](Self::connect) until the connection stands; the listener's
     /// owner has to answer within that. Default: the domain's
-    /// [`connect_timeout`](crate::domain::DomainBuilder::connect_timeout).
+    /// [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self
@@ -311,7 +311,7 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     fn patience(&self) -> Duration {
-        self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeout)
+        self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeouts.longest())
     }
 
     /// Whether it is for a simulated network.
@@ -416,7 +416,7 @@ impl<'d> EndpointBuilder<'d> {
             incarnation: Incarnation::random()?,
             transports,
             authorization_key: self.authorization_key.clone().or_else(|| settings.authorization_key.clone()),
-            connect_timeout: settings.connect_timeout,
+            timeouts: settings.connect_timeouts,
             cma_allowed: settings.cma,
             verbs: settings.verbs.clone(),
             bell: Some(Arc::clone(&doorbell) as _),

@@ -137,7 +137,7 @@ impl<'d> ScalableBuilder<'d> {
             let options = EndpointOptions {
                 interface: settings.interface.clone(),
                 authorization_key: authorization_key.clone().or_else(|| settings.authorization_key.clone()),
-                connect_timeout: settings.connect_timeout,
+                timeouts: settings.connect_timeouts,
                 ..EndpointOptions::new(bind, Incarnation::random()?)
             };
             SharedPlace::Service(service.open_site(options, contexts).map_err(failed)?)

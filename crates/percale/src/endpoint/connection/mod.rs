@@ -149,7 +149,7 @@ impl<A: Ownership> Endpoint<A> {
     /// If the endpoint is no such endpoint, or was used before; the request is gone; or the data is too much. If the request is
     /// gone the endpoint cannot be used any more.
     pub fn accept(&self, request: &ConnectionRequest, data: &[u8]) -> Result<(), ConnectionError> {
-        let timeout = self.domain.inner.settings.connect_timeout;
+        let timeout = self.domain.inner.settings.connect_timeouts.longest();
         // One lock after the other, never both.
         let ours = self.access.with(|engine| engine.await_caller(request.caller(), (request.data(), data), timeout))?;
         request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.call_off(&gone.to_string())))

@@ -16,27 +16,35 @@ use super::meeting::{Degraded, Meeting};
 use super::reactor::{Held, Reactor, plain};
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
-use super::{ConnectError, listen};
+use super::{ConnectError, ConnectTimeouts, listen};
 use crate::later::later;
 use crate::memory::interrupted::uninterrupted;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::{
     Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
 };
 use crate::wire::why::Why;
 
-/// The longest that a meeting may keep a connection from going on over TCP.
-const MEETING: Duration = Duration::from_secs(1);
+/// Sees to it that the socket of a call ends once its host has been silent for so long.
+fn watch_host(socket: &ProcessSocket, timeout: Duration) -> rustix::io::Result<()> {
+    let third = Duration::from_secs((timeout.as_secs() / 3).clamp(1, 32_767));
+    rustix::net::sockopt::set_socket_keepalive(socket, true)?;
+    rustix::net::sockopt::set_tcp_keepidle(socket, third)?;
+    rustix::net::sockopt::set_tcp_keepintvl(socket, third)?;
+    rustix::net::sockopt::set_tcp_keepcnt(socket, 2)
+}
 
 impl Reactor {
     /// Starts an attempt.
     pub(super) fn begin(&mut self, endpoint: u64, number: u64, peer: SocketAddr, context: u16) {
         let Some(owner) = self.endpoints.get(&endpoint) else { return };
-        let timeout = owner.opened.timeout;
-        let deadline = Instant::now() + timeout;
+        let timeouts = owner.opened.timeouts;
+        let deadline = Instant::now() + timeouts.longest();
         let attempt = Attempt {
             number,
+            timeouts,
             deadline,
-            timeout,
+            retry_until: None,
             last: None,
             closed: 0,
             pause: PAUSE.0,
@@ -85,7 +93,7 @@ impl Reactor {
                     hello.reset = token;
                 }
                 attempt.claimed = false;
-                setup.due = attempt.deadline;
+                setup.due = attempt.deadline.min(Instant::now() + attempt.timeouts.host);
             }
             Side::Prober { .. } => {
                 hello.flags |= HelloFlags::PROBE;
@@ -122,6 +130,16 @@ impl Reactor {
                 Ok(false) => Next::Stay,
                 Ok(true) => {
                     setup.stage = Stage::Talking;
+                    if let Side::Initiator(attempt) = &setup.side {
+                        // The host has accepted: its process has time to answer, as long as the host is there.
+                        if let Some(Err(error)) =
+                            setup.tcp.as_ref().map(|socket| watch_host(socket, attempt.timeouts.host))
+                        {
+                            later!(debug: %error, "that the host of a peer ends will be noticed late");
+                        }
+                        setup.due = attempt.deadline;
+                        self.wake_at(setup.due, id);
+                    }
                     self.talk(id, &mut setup)
                 }
                 Err(error) => Next::Fail(error),
@@ -311,7 +329,7 @@ impl Reactor {
     pub(super) fn probe(&mut self, id: u64) {
         let Some(setup) = self.setups.get(&id) else { return };
         let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
-        let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeout) else { return };
+        let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeouts.host) else { return };
         let (side, hello) = (Side::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
         // The caller itself waits no longer than that for its answer, all in all.
         let due = setup.due.min(Instant::now() + timeout / 2);
@@ -397,6 +415,10 @@ impl Reactor {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
+        // Its caller is proved by now, and may be slow to go on.
+        if let Some(owner) = self.endpoints.get(&setup.endpoint) {
+            setup.due = setup.due.max(Instant::now() + owner.opened.timeouts.process);
+        }
         Ok(())
     }
 
@@ -494,11 +516,6 @@ impl Reactor {
         match registered {
             Ok(meeting) => {
                 setup.stage = Stage::Meeting;
-                // Without another way it may take as long as the whole attempt.
-                if setup.both().contains(HelloFlags::TCP) {
-                    setup.due = setup.due.min(Instant::now() + MEETING);
-                    self.wake_at(setup.due, id);
-                }
                 setup.meeting = Some(meeting);
                 self.meet(setup)
             }
@@ -518,25 +535,23 @@ impl Reactor {
 
     /// Time is up for a set-up.
     pub(super) fn overdue(&mut self, id: u64) {
-        let Some(mut setup) = self.setups.remove(&id) else { return };
+        let Some(setup) = self.setups.remove(&id) else { return };
         let next = match (&setup.side, setup.stage) {
-            (Side::Initiator(attempt), Stage::Waiting) if Instant::now() < attempt.deadline => {
+            (Side::Initiator(attempt), Stage::Waiting) if attempt.may_try_again() => {
                 self.restart(id, setup);
                 return;
             }
-            (Side::Initiator(attempt), Stage::Meeting) if Instant::now() < attempt.deadline => {
-                setup.due = attempt.deadline;
-                self.wake_at(setup.due, id);
-                degrade(&mut setup, Degraded { why: Why::MeetingFailed, errno: libc::ETIMEDOUT })
-            }
-            (Side::Initiator(attempt), _) => {
-                let timeout = ConnectError::Timeout { peer: setup.remote, timeout: attempt.timeout };
+            (Side::Initiator(attempt), stage) => {
+                let ConnectTimeouts { host, process } = attempt.timeouts;
+                let timeout = if stage == Stage::Connecting { host } else { process };
+                let timeout = ConnectError::Timeout { peer: setup.remote, timeout };
                 Next::Fail(attempt.last.clone().unwrap_or(timeout))
             }
             (Side::Prober { .. }, _) => Next::Proved(false),
             (Side::Acceptor { .. }, Stage::Draining) => Next::Drop,
             (Side::Acceptor { .. }, _) => {
-                let timeout = self.endpoints.get(&setup.endpoint).map_or(Duration::ZERO, |owner| owner.opened.timeout);
+                let timeout =
+                    self.endpoints.get(&setup.endpoint).map_or(Duration::ZERO, |owner| owner.opened.timeouts.host);
                 Next::Fail(ConnectError::Timeout { peer: setup.remote, timeout })
             }
         };

@@ -40,10 +40,12 @@ mod settle;
 mod setup;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod timeouts;
 
 pub use error::ConnectError;
 pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
 pub use service::{EndpointOptions, Naming, Registration, Service, Site, Transports};
+pub use timeouts::ConnectTimeouts;
 
 /// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
 #[cfg(any(test, fuzzing))]

@@ -190,7 +190,9 @@ fn unpaired(setup: &mut Setup, errno: u32) -> Next {
     let error = ConnectError::NoTransport(reason("verbs", Why::PairFailed, errno));
     match &mut setup.side {
         Side::Initiator(attempt)
-            if errno == CROWDED && !(tcp && Instant::now() + attempt.timeout / 2 > attempt.deadline) =>
+            if errno == CROWDED
+                && !(tcp
+                    && attempt.retry_until.is_some_and(|until| Instant::now() + attempt.timeouts.host / 2 > until)) =>
         {
             attempt.last = Some(error);
             Next::Again { pause: true }

@@ -280,8 +280,11 @@ impl Reactor {
                 return;
             }
             self.timers.pop_first();
-            if self.setups.get(&id).is_some_and(|setup| setup.due <= now) {
+            let due = self.setups.get(&id).map(|setup| setup.due);
+            if due.is_some_and(|due| due <= now) {
                 self.overdue(id);
+            } else if let Some(due) = due {
+                self.timers.insert((due, id)); // It was put off.
             } else if self.callers.get(&id).is_some_and(|caller| caller.due <= now) {
                 self.callers.remove(&id);
             } else if self.endpoints.get(&id).and_then(|endpoint| endpoint.resting).is_some_and(|due| due <= now) {
@@ -397,7 +400,7 @@ impl Reactor {
             let Some(called) = local_address(&socket) else { continue };
             let hello = Hello { called, ..hello };
             let handshake = Handshake::new(false, &hello, endpoint.opened.key.clone());
-            let due = Instant::now() + endpoint.opened.timeout;
+            let due = Instant::now() + endpoint.opened.timeouts.host;
             let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
             self.take_in(Setup::called(id, handshake, hello, (socket, remote), due));
         }
@@ -513,7 +516,7 @@ impl Reactor {
                 self.callers.remove(&oldest);
             }
             let Some(endpoint) = self.endpoints.get(&id) else { return };
-            let due = Instant::now() + endpoint.opened.timeout;
+            let due = Instant::now() + endpoint.opened.timeouts.host;
             let caller = self.number();
             if let Err(error) = self.register(&socket, caller, true) {
                 later!(warn: %error, "a local call could not be taken");

@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use bitflags::bitflags;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::ConnectTimeouts;
 use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
@@ -51,7 +51,7 @@ pub struct EndpointOptions {
     /// Peers have to have the same one.
     pub authorization_key: Option<Vec<u8>>,
     /// How long a connection may take to come about, from [`Registration::connect`] to its notice.
-    pub connect_timeout: Duration,
+    pub timeouts: ConnectTimeouts,
     /// Whether links may read and write peers' memory directly.
     pub cma_allowed: bool,
     /// The RDMA device's port; without one there is no verbs.
@@ -99,13 +99,13 @@ impl fmt::Debug for EndpointOptions {
             .field("interface", &self.interface)
             .field("incarnation", &self.incarnation)
             .field("transports", &self.transports)
-            .field("connect_timeout", &self.connect_timeout)
+            .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()
     }
 }
 
 impl EndpointOptions {
-    /// Every transport, no key, five seconds, no doorbell yet.
+    /// Every transport, no key, default timeouts, no doorbell yet.
     #[must_use]
     pub const fn new(bind: SocketAddr, incarnation: Incarnation) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl EndpointOptions {
             incarnation,
             transports: Transports::all(),
             authorization_key: None,
-            connect_timeout: Duration::from_secs(5),
+            timeouts: ConnectTimeouts::DEFAULT,
             cma_allowed: true,
             verbs: None,
             bell: None,
@@ -131,7 +131,7 @@ pub(super) struct Opened {
     pub(super) place: Place,
     pub(super) incarnation: Incarnation,
     pub(super) key: Option<Key>,
-    pub(super) timeout: Duration,
+    pub(super) timeouts: ConnectTimeouts,
     pub(super) cma: bool,
     pub(super) verbs: Option<Arc<Adapter>>,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
@@ -297,7 +297,7 @@ impl Service {
                 place: host::place(),
                 incarnation: options.incarnation,
                 key: options.authorization_key.map(Key::new),
-                timeout: options.connect_timeout,
+                timeouts: options.timeouts,
                 cma: options.cma_allowed,
                 verbs: options.verbs,
                 bell: options.bell,

@@ -90,7 +90,9 @@ impl Reactor {
                 }
                 // Half of it by chance, so that two who wait for each other do not meet again and again.
                 let chance = f64::from(random::<1>().map_or(0, |[byte]| byte)) / 512.0;
-                setup.due = (Instant::now() + attempt.pause.mul_f64(0.5 + chance)).min(attempt.deadline);
+                let now = Instant::now();
+                let until = *attempt.retry_until.get_or_insert(now + attempt.timeouts.host);
+                setup.due = (now + attempt.pause.mul_f64(0.5 + chance)).min(until).min(attempt.deadline);
                 attempt.pause = (attempt.pause * 2).min(PAUSE.1);
                 self.wake_at(setup.due, id);
                 self.setups.insert(id, setup);

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use zerocopy::IntoBytes;
 
-use super::ConnectError;
 use super::arbiter::Whereabouts;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
 use super::pairing::Pairing;
+use super::{ConnectError, ConnectTimeouts};
 use crate::transport::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
@@ -22,8 +22,11 @@ use crate::wire::why::Why;
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) number: u64,
+    pub(super) timeouts: ConnectTimeouts,
+    /// When it ends, whatever its stage.
     pub(super) deadline: Instant,
-    pub(super) timeout: Duration,
+    /// When it is no longer begun again: a host's limit after the first time.
+    pub(super) retry_until: Option<Instant>,
     /// What to say at the deadline, if there is something better than that it has passed.
     pub(super) last: Option<ConnectError>,
     pub(super) closed: u32,
@@ -35,6 +38,14 @@ pub(super) struct Attempt {
     pub(super) claimed: bool,
     /// Whether the next call only asks about the connection that stands.
     pub(super) asks: bool,
+}
+
+impl Attempt {
+    /// Whether it may be begun again now.
+    pub(super) fn may_try_again(&self) -> bool {
+        let now = Instant::now();
+        now < self.deadline && self.retry_until.is_none_or(|until| now < until)
+    }
 }
 
 /// Which side of the connection this is.
@@ -92,6 +103,8 @@ pub(super) struct Setup {
     pub(super) wire: Option<Box<Wire>>,
     /// It is being made, or connected.
     pub(super) pairing: Option<Pairing>,
+    /// It has been drained to the end of what it says itself.
+    pub(super) said_all: bool,
     pub(super) due: Instant,
 }
 
@@ -167,6 +180,7 @@ impl Setup {
             meeting,
             wire: None,
             pairing: None,
+            said_all: false,
             due,
         }
     }
@@ -272,7 +286,7 @@ impl Setup {
     }
 
     pub(super) fn socket_error(&self, errno: Errno) -> ConnectError {
-        let timeout = if let Side::Initiator(attempt) = &self.side { attempt.timeout } else { Duration::ZERO };
+        let timeout = if let Side::Initiator(attempt) = &self.side { attempt.timeouts.host } else { Duration::ZERO };
         ConnectError::of_socket(errno, self.remote, timeout)
     }
 
@@ -348,7 +362,8 @@ pub(super) fn drain(setup: &mut Setup) -> Next {
         Err(_) => return Next::Drop,
     }
     let Some(socket) = &setup.tcp else { return Next::Drop };
-    if rustix::net::shutdown(socket, Shutdown::Write).is_err() {
+    // Once: it makes the socket ready, so again with each readiness would be for ever.
+    if !std::mem::replace(&mut setup.said_all, true) && rustix::net::shutdown(socket, Shutdown::Write).is_err() {
         return Next::Drop;
     }
     let mut discard = [0u8; 1024];

@@ -62,7 +62,7 @@ fn a_stranger_ends_no_connection_over_shared_memory() {
     // It has the peer's incarnation, is told the connection's token, and claims to have lost it.
     let stranger = Peer::with(&two, |options| {
         options.incarnation = b.registration.incarnation();
-        options.connect_timeout = Duration::from_millis(600);
+        options.timeouts = ConnectTimeouts::of(Duration::from_millis(600));
         options.transports = Transports::TCP;
     });
     stranger.registration.connect(1, a.address());

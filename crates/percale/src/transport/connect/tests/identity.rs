@@ -156,7 +156,7 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     let [one, two] = services();
     let short = |options: &mut EndpointOptions| {
         options.transports = Transports::TCP;
-        options.connect_timeout = Duration::from_millis(600);
+        options.timeouts = ConnectTimeouts::of(Duration::from_millis(600));
     };
     for ruling in [Ruling::Duplicate, Ruling::Busy, Ruling::Tcp, Ruling::Known] {
         let (a, b) = (Peer::with(&one, short), Peer::tcp(&two));

@@ -97,16 +97,37 @@ fn what_fails_at_the_meeting_degrades_to_tcp() {
 }
 
 #[test]
-fn con_003_a_slow_meeting_is_waited_for_where_tcp_is_forbidden() {
+fn con_003_a_slow_meeting_is_waited_for() {
+    for transports in [Transports::SHM, Transports::all()] {
+        let [one, two] = services();
+        let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = transports));
+        let busy = b.bell.taken.lock().unwrap();
+        a.registration.connect(1, b.address());
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(busy);
+        assert_eq!(shm(a.up().link).side, 0);
+        assert_eq!(shm(b.up().link).side, 1);
+    }
+}
+
+#[test]
+fn con_003_a_process_that_answers_late_is_waited_for() {
     let [one, two] = services();
-    let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = Transports::SHM));
+    let (b, other) = (Peer::shm(&two), Peer::shm(&one));
+    let patient = |options: &mut EndpointOptions| {
+        options.transports = Transports::TCP;
+        options.timeouts = ConnectTimeouts { host: Duration::from_millis(200), process: Duration::from_secs(60) };
+    };
+    let a = Peer::with(&one, patient);
+    // The callee's thread waits here; its host accepts calls all the same.
     let busy = b.bell.taken.lock().unwrap();
-    a.registration.connect(1, b.address());
-    // Longer than where the connection could go on over TCP.
-    std::thread::sleep(Duration::from_millis(1500));
+    other.registration.connect(1, b.address());
+    std::thread::sleep(Duration::from_millis(100));
+    a.registration.connect(2, b.address());
+    std::thread::sleep(Duration::from_millis(800));
     drop(busy);
-    assert_eq!(shm(a.up().link).side, 0);
-    assert_eq!(shm(b.up().link).side, 1);
+    assert_eq!(a.up().attempt, Some(2));
+    shm(other.up().link);
 }
 
 #[test]

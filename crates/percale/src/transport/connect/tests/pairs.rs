@@ -17,7 +17,7 @@ fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): 
     Peer::with(service, |options| {
         options.transports = transports;
         options.verbs = Some(Arc::clone(adapter));
-        options.connect_timeout = Duration::from_secs(timeout);
+        options.timeouts = ConnectTimeouts::of(Duration::from_secs(timeout));
     })
 }
 

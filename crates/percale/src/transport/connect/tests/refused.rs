@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::VERSION;
 
 #[test]
@@ -17,7 +18,7 @@ fn nobody_there_is_refused_at_once() {
 #[test]
 fn silence_times_out_on_both_sides() {
     let [one, _] = services();
-    let short = |options: &mut EndpointOptions| options.connect_timeout = Duration::from_millis(150);
+    let short = |options: &mut EndpointOptions| options.timeouts = ConnectTimeouts::of(Duration::from_millis(150));
     let a = Peer::with(&one, short);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(5, silent.local_addr().unwrap());
@@ -26,6 +27,37 @@ fn silence_times_out_on_both_sides() {
     let mut stranger = TcpStream::connect(a.address()).unwrap();
     assert!(matches!(a.error(), ConnectError::Timeout { .. }));
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
+}
+
+/// A caller that is turned away may take its time to hang up: until then its socket is not looked at again and again.
+#[test]
+fn a_socket_that_is_drained_rests_until_its_caller_hangs_up() {
+    use rustix::event::epoll::{self, EventData, EventFlags};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, from) = listener.accept().unwrap();
+    let socket = ProcessSocket::open(|| Ok::<_, std::io::Error>(socket.into())).unwrap();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    epoll::add(&epoll, &socket, EventData::new_u64(0), flags).unwrap();
+    let is_ready = |milliseconds: i64| {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+        let mut events = Vec::with_capacity(4);
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap() > 0
+    };
+    let hello = handshake::fuzz::hello(3, false);
+    let handshake = handshake::Handshake::new(false, &hello, None);
+    let mut setup = setup::Setup::called(1, handshake, hello, (socket, from), Instant::now());
+    assert!(is_ready(0), "it can be written to");
+    // The end of our direction is news, and its acknowledgement.
+    let ready = (0..10).filter(|_| {
+        assert!(matches!(setup::drain(&mut setup), setup::Next::Stay));
+        is_ready(20)
+    });
+    assert!(ready.count() <= 2, "draining it makes it ready again");
+    drop(caller);
+    assert!(is_ready(999));
+    assert!(matches!(setup::drain(&mut setup), setup::Next::Drop));
 }
 
 #[test]
@@ -86,7 +118,7 @@ fn strangers_at_the_unix_socket_get_nothing() {
 fn a_crowd_of_silent_strangers_keeps_nobody_out() {
     let [one, two] = services();
     let long = |options: &mut EndpointOptions| {
-        options.connect_timeout = Duration::from_secs(600);
+        options.timeouts = ConnectTimeouts::of(Duration::from_secs(600));
         options.transports = Transports::TCP;
     };
     let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));

@@ -66,7 +66,7 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
 #[test]
 fn flt_007_another_users_calls_take_no_place_at_the_unix_socket() {
     let [one, two] = services();
-    let long = |options: &mut EndpointOptions| options.connect_timeout = Duration::from_secs(600);
+    let long = |options: &mut EndpointOptions| options.timeouts = ConnectTimeouts::of(Duration::from_secs(600));
     let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));
     let incarnation = b.registration.incarnation();
     let call = || {
