@@ -266,9 +266,14 @@ impl Client {
         let sent = sending.and_then(|sending| sending.wait_for(PATIENCE));
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.touch();
-        if sent.is_err() && !self.is_gone() {
-            // It is gone, or does not listen: nothing is kept for it.
-            self.cut_off("it does not take its answers");
+        match sent {
+            Ok(_) => {}
+            Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
+            // It has left, which its thread notices, too: nothing is kept for it.
+            Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
+                self.service.endpoint.disconnect(self.peer);
+            }
+            Err(_) => {}
         }
     }
 }
