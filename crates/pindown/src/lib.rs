@@ -12,6 +12,7 @@
 
 mod access;
 pub mod cache;
+mod calls;
 #[cfg(not(loom))]
 pub mod capi;
 mod journal;

@@ -62,7 +62,11 @@ impl Mappings {
     /// # Errors
     /// /proc is not there.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { file: File::open("/proc/self/maps")?, query: AtomicBool::new(true), reading: Mutex::new(()) })
+        let file = File::open("/proc/self/maps").map_err(|why| {
+            let errno = rustix::io::Errno::from_io_error(&why).unwrap_or(rustix::io::Errno::IO);
+            crate::calls::named("openat of /proc/self/maps")(errno)
+        })?;
+        Ok(Self { file, query: AtomicBool::new(true), reading: Mutex::new(()) })
     }
 
     /// As [`Self::open`], where the ioctl is not to be asked: as it is before Linux 6.11.

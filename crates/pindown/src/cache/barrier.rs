@@ -14,15 +14,21 @@ pub(super) fn light() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Every thread of the process has passed a full fence when this returns.
-pub(super) fn heavy() {
+/// Every thread of the process has passed a full fence when this returns true. False if the kernel refuses it, as a filter that was
+/// installed since may have it.
+#[must_use]
+pub(super) fn heavy() -> bool {
     #[cfg(not(loom))]
     {
-        assert!(membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED), "membarrier was refused after it had been granted");
+        let fenced = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
         std::sync::atomic::fence(Ordering::SeqCst);
+        fenced
     }
     #[cfg(loom)]
-    loom::sync::atomic::fence(Ordering::SeqCst);
+    {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        true
+    }
 }
 
 /// Asks the kernel for [`heavy`]; in every kernel since 4.14, but a filter of system calls may forbid it.
@@ -32,7 +38,7 @@ pub(super) fn heavy() {
 pub(super) fn register() -> std::io::Result<()> {
     #[cfg(not(loom))]
     if !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
-        return Err(std::io::Error::last_os_error());
+        return Err(crate::calls::last("membarrier"));
     }
     Ok(())
 }

@@ -373,6 +373,11 @@ impl Entries {
         self.get(number).map_or(0, |entry| entry.range().len())
     }
 
+    /// The range of the registration that entry `number` stands, or stood last, for.
+    pub(crate) fn range_of(&self, number: u32) -> Option<Range> {
+        self.get(number).map(|entry| entry.range())
+    }
+
     /// Somebody who has announced himself goes on using entry `number`, and will not be announced all that time.
     pub(crate) fn hold(&self, number: u32) {
         if let Some(known) = self.known.get(number as usize) {

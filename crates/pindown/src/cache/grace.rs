@@ -157,8 +157,10 @@ impl Grace {
     /// Whether nobody uses the batch any more.
     fn step(&mut self, epoch: &AtomicU64) -> bool {
         if self.waiting == Waiting::No {
+            if !barrier::heavy() {
+                return false; // Whether uses have ended cannot be known: what was taken out stays pinned.
+            }
             std::mem::swap(&mut self.batch, &mut self.next);
-            barrier::heavy();
             self.waiting = Waiting::ForOthers;
         }
         let now = || Parity::of(epoch.load(Ordering::Relaxed));

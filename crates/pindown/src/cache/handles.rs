@@ -15,7 +15,7 @@ use super::tree::Tree;
 use super::{Cache, LookupError, Shared};
 use crate::access::Access;
 use crate::journal::{Journal, Waiting};
-use crate::monitor::Refusal;
+use crate::monitor::{Refusal, Watched};
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
 
@@ -83,13 +83,15 @@ struct Own<P> {
     pin: P,
     /// The file of a shared mapping, and what was counted of it.
     inode: Option<WatchedInode>,
+    /// What the monitor keeps locked for it.
+    locked: Option<Range>,
     serial: u32,
     told: bool,
 }
 
 impl<P> Own<P> {
     fn out(self) -> Out<P> {
-        Out { pin: self.pin, inode: self.inode.map(|inode| inode.slot) }
+        Out { pin: self.pin, inode: self.inode.map(|inode| inode.slot), locked: self.locked }
     }
 }
 
@@ -131,10 +133,16 @@ impl<P> Handles<P> {
         }
     }
 
-    fn insert(&mut self, pin: P, range: Range, inode: Option<WatchedInode>, changed: bool) -> Handle {
+    fn insert(
+        &mut self,
+        pin: P,
+        range: Range,
+        (inode, locked): (Option<WatchedInode>, Option<Range>),
+        changed: bool,
+    ) -> Handle {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let number = self.all.insert(Own { pin, inode, serial, told: changed });
+        let number = self.all.insert(Own { pin, inode, locked, serial, told: changed });
         self.tree.insert(number as u32, range);
         self.changed.reserve(self.all.len());
         let handle = Handle(u64::from(serial) << 32 | number as u64);
@@ -193,10 +201,10 @@ impl<R: Registrar> Cache<R> {
                 return Err(LookupError::Registrar { range: pages, source });
             }
         };
-        let inode = watched.ok().and_then(|watched| watched.inode);
+        let Watched { inode, locked } = watched.ok().unwrap_or_default();
         let sound = watched.is_ok_and(|watched| settled && undisturbed && !busy && shared.is_still(&watched));
         let unwatched = watched.err();
-        let handle = table.handles.insert(pin, pages, inode, unwatched.is_none() && !sound);
+        let handle = table.handles.insert(pin, pages, (inode, locked), unwatched.is_none() && !sound);
         Ok(Registration { handle, local_key, remote_key, unwatched })
     }
 
@@ -283,7 +291,8 @@ impl<R: Registrar> Cache<R> {
 impl<R: Registrar> Shared<R> {
     /// What ends a wait from outside.
     pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
-        Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))
     }
 }
 

@@ -89,7 +89,7 @@ impl LookupError {
 
 /// The errno that an error stands for.
 pub(crate) fn errno(error: &io::Error) -> i32 {
-    match (error.raw_os_error(), error.kind()) {
+    match (crate::calls::errno(error), error.kind()) {
         (Some(code), _) if code > 0 => code,
         (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
         (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
@@ -293,15 +293,17 @@ impl<R: Registrar> Shared<R> {
 
     /// Outside the lock.
     fn let_go(&self, all: impl IntoIterator<Item = Out<R::Pin>>) {
-        for Out { pin, inode } in all {
+        for Out { pin, inode, locked } in all {
             self.registrar.unpin(pin);
+            locked.into_iter().for_each(|range| self.monitor.unlock(range));
             inode.into_iter().for_each(|inode| self.monitor.unwatch(inode));
         }
     }
 
     /// A range that was watched for nothing.
     fn unwatch(&self, watched: Option<Watched>) {
-        let inode = watched.and_then(|watched| watched.inode);
+        let Some(Watched { inode, locked }) = watched else { return };
+        locked.into_iter().for_each(|range| self.monitor.unlock(range));
         inode.into_iter().for_each(|inode| self.monitor.unwatch(inode.slot));
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Out<P> {
     pub(super) pin: P,
     /// The file that need not be watched for it any more.
     pub(super) inode: Option<u32>,
+    /// What the monitor need not keep locked for it any more.
+    pub(super) locked: Option<Range>,
 }
 
 /// A range that a thread is registering now.
@@ -435,12 +437,16 @@ impl<P> Table<P> {
 
     /// Everything that is still pinned, when nobody can use it any more.
     pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
-        let inode = |number: usize| entries.inode(number as u32).map(|inode| inode.slot);
+        let out = |number: u32, pin| Out {
+            pin,
+            inode: entries.inode(number).map(|inode| inode.slot),
+            locked: entries.range_of(number),
+        };
         let kept = self.slots.into_iter().enumerate().filter_map(move |(number, slot)| match slot {
             Slot::Free => None,
-            Slot::Kept(pin) | Slot::Retired(pin) => Some(Out { pin, inode: inode(number) }),
+            Slot::Kept(pin) | Slot::Retired(pin) => Some(out(number as u32, pin)),
         });
-        let singles = self.singles.into_iter().map(|(_, pin)| Out { pin, inode: None });
+        let singles = self.singles.into_iter().map(|(_, pin)| Out { pin, inode: None, locked: None });
         kept.chain(singles).chain(self.handles.into_pins())
     }
 }
@@ -456,7 +462,8 @@ fn set_free<P>(
 ) {
     let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
     if let Slot::Retired(pin) = slot {
-        out.push(Out { pin, inode: entries.inode(number).map(|inode| inode.slot) });
+        let inode = entries.inode(number).map(|inode| inode.slot);
+        out.push(Out { pin, inode, locked: entries.range_of(number) });
         free.push(number);
         stats.retired -= 1;
         stats.retired_bytes -= entries.len_of(number);

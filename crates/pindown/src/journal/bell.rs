@@ -61,7 +61,8 @@ impl EventBell {
     /// # Errors
     /// No descriptor.
     pub(crate) fn new() -> io::Result<Self> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))?;
         Ok(Self { waiting: AtomicU32::new(0), event })
     }
 

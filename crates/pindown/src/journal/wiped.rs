@@ -73,7 +73,7 @@ fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }?;
     // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
-    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
+    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }.map_err(crate::calls::named("madvise"))?;
     // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and holds this many.
     let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast::<Line>(), len / size_of::<Line>()) };
     Ok(lines.iter())

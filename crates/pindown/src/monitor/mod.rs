@@ -177,6 +177,8 @@ impl fmt::Display for Refusal {
 pub(crate) struct Watched {
     /// The file whose pages are watched apart, of a shared mapping.
     pub(crate) inode: Option<WatchedInode>,
+    /// What is locked for as long as the registration is kept.
+    pub(crate) locked: Option<Range>,
 }
 
 /// A monitor, as the cache sees it. Called on misses only, but for [`Monitor::allowed`].
@@ -218,6 +220,9 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
 
     /// Takes back one [`Self::watch`] that answered with a file at this place.
     fn unwatch(&self, _inode: u32) {}
+
+    /// Takes back the lock of one [`Self::watch`] of this range, if it made one; no registration of that time is left.
+    fn unlock(&self, _range: Range) {}
 }
 
 /// Nothing is ever kept.

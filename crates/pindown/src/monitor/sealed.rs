@@ -18,10 +18,12 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
+use crate::calls::named;
 use crate::journal::{Bell, Page, Wiped};
 use crate::range::{Range, page_size};
 use crate::sync::Ordering;
@@ -188,22 +190,35 @@ impl Pool {
 
 /// A sealed mapping.
 fn arena(len: usize) -> io::Result<NonNull<u8>> {
-    let file = rustix::fs::memfd_create(c"pindown", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&file, len as u64)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(c"pindown", flags).map_err(named("memfd_create"))?;
+    // The kernel ends a process by SIGXFSZ that makes a file longer than it may.
+    let may_be = file_size_limit().is_none_or(|limit| len as u64 <= limit);
+    let resized = if may_be { rustix::fs::ftruncate(&file, len as u64) } else { Err(Errno::FBIG) };
+    resized.map_err(named("ftruncate"))?;
     // Now rather than by SIGBUS at the first touch.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64).map_err(named("fallocate"))?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }?;
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }
+        .map_err(named("mmap"))?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     let sealed =
-        rustix::fs::fcntl_add_seals(&file, seals).map_err(io::Error::from).and_then(|()| mseal(start.addr(), len));
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(named("fcntl")).and_then(|()| mseal(start.addr(), len));
     if let Err(error) = sealed {
         // SAFETY: the mapping was made above and nobody knows of it.
         unsafe { rustix::mm::munmap(start, len) }?;
         return Err(error);
     }
     NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// RLIMIT_FSIZE; `None` if there is none, or the kernel does not say.
+fn file_size_limit() -> Option<u64> {
+    let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is valid, and every bit pattern is one.
+    let read = unsafe { libc::getrlimit64(libc::RLIMIT_FSIZE, &raw mut limits) };
+    (read == 0).then_some(limits.rlim_cur)
 }
 
 /// mseal(2): libc has no number for it yet; it is the same on every architecture.
@@ -213,8 +228,8 @@ fn mseal(start: usize, len: usize) -> io::Result<()> {
     if unsafe { libc::syscall(SYS_MSEAL, start, len, 0) } == 0 {
         return Ok(());
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ENOSYS) {
+    let error = crate::calls::last("mseal");
+    if crate::calls::errno(&error) == Some(libc::ENOSYS) {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "the kernel cannot seal mappings: mseal(2) came with 6.10",

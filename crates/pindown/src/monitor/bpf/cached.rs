@@ -74,7 +74,8 @@ impl Monitor for BpfMonitor {
             Ok(Watch::Records) => Ok(Watched::default()),
             Ok(Watch::Inode(slot)) => {
                 let count = self.reports.page().inode(slot);
-                Ok(Watched { inode: Some(WatchedInode { slot: slot.index() as u32, count }) })
+                let inode = Some(WatchedInode { slot: slot.index() as u32, count });
+                Ok(Watched { inode, locked: None })
             }
             Err(_) => Err(Refusal::NotWatchable),
         }

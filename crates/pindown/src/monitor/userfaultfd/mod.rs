@@ -47,6 +47,7 @@
 //! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
 //! handler of the program's: whoever changes a mapping waits for it.
 
+mod locked;
 mod removed;
 mod settings;
 pub(crate) mod sys;
@@ -66,6 +67,7 @@ use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
+use locked::Locked;
 use removed::Removed;
 pub use settings::{Settings, Unseen};
 use sys::{Event, Message, Mode, Userfaultfd};
@@ -84,6 +86,7 @@ struct Shared {
     mappings: Mappings,
     known: Known,
     removed: Removed,
+    locked: OnceLock<Locked>,
     /// The thread reads. What the system's library allocates when a thread begins is behind it.
     reading: OnceLock<()>,
 }
@@ -139,10 +142,15 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         mappings: if mode == Mode::Plain { Mappings::open_to_read()? } else { Mappings::open()? },
         known: Known::default(),
         removed: Removed::new(),
+        locked: OnceLock::new(),
         reading: OnceLock::new(),
     }));
     let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
-    sys::without_signals(|| thread.spawn(move || shared.watch_for_ever()))?;
+    let spawned = sys::without_signals(|| thread.spawn(move || shared.watch_for_ever()));
+    spawned.map_err(|why| {
+        let errno = rustix::io::Errno::from_io_error(&why).unwrap_or(rustix::io::Errno::AGAIN);
+        crate::calls::named("starting a thread (clone3)")(errno)
+    })?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
     shared.reading.wait();
     known.push(shared);
@@ -154,6 +162,9 @@ const NOWHERE: Range = match Range::new(0, 1) {
     Ok(range) => range,
     Err(_) => panic!("one byte is a range"),
 };
+
+/// How often changes are looked for where the system does not let us wait for them.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Messages that are read at a time.
 const MESSAGES: usize = 64;
@@ -167,16 +178,16 @@ impl Shared {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                // Nobody can be told anything any more: no hit is served from here on.
-                Err(_) => return self.mark(),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // Refused: the descriptor does not block, so it is looked at now and then.
+                Err(_) => std::thread::sleep(LOOK),
             }
             self.mark();
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+                // Nobody can be told anything any more: no hit is served from here on, and nobody waits for a change to be read.
+                Err(_) => return self.uffd.give_up(self.bell.descriptor()),
             }
             self.page.busy.store(0, Ordering::Release);
             self.bell.ring();
@@ -206,6 +217,11 @@ impl Shared {
             }
             Event::Unknown => self.page.emit(Change::Everything),
         }
+    }
+
+    /// What is locked, for those whom guard pages are refused.
+    fn locked(&self) -> &Locked {
+        self.locked.get_or_init(Locked::new)
     }
 
     /// Registers the mappings of a range, if all of them are memory that can be watched.
@@ -283,9 +299,20 @@ impl Monitor for UserfaultfdMonitor {
         self.shared.watch(range)?;
         if self.settings.unseen == Unseen::GuardsRefused {
             // Each time: the mapping may have been unlocked by being another.
-            sys::lock(range).map_err(|_| Refusal::NotWatchable)?;
+            self.shared.locked().add(range).map_err(|_| Refusal::NotWatchable)?;
         }
-        if self.shared.removed.overlaps(range) { Err(Refusal::NotWatchable) } else { Ok(Watched::default()) }
+        let locked = (self.settings.unseen == Unseen::GuardsRefused).then_some(range);
+        if self.shared.removed.overlaps(range) {
+            locked.into_iter().for_each(|range| self.unlock(range));
+            return Err(Refusal::NotWatchable);
+        }
+        Ok(Watched { locked, ..Watched::default() })
+    }
+
+    fn unlock(&self, range: Range) {
+        if self.settings.unseen == Unseen::GuardsRefused && !SealedMonitor::holds(range) {
+            self.shared.locked().remove(range);
+        }
     }
 }
 

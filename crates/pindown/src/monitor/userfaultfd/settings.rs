@@ -17,10 +17,12 @@ pub enum Unseen {
     /// * it refuses MADV_DONTNEED, MADV_FREE and MADV_REMOVE there as well, with EINVAL, which the program may rely on
     ///   (MON-031 is not held): an allocator then keeps pages that it meant to give back, and a program that drops pages to
     ///   find zeros in them, and does not look at what the call says, finds its old bytes. MADV_DONTNEED_LOCKED works;
-    /// * the lock stays when the registration goes, since another's may be below it: VmLck grows by all that was ever kept,
-    ///   until it is unmapped, and counts against RLIMIT_MEMLOCK, beside the device's own pins. Where that is too little, the
-    ///   memory is registered for one use. Locked pages are not swapped out;
-    /// * a range that is kept becomes a mapping of its own, of which a process may have vm.max_map_count;
+    /// * the pages are unlocked when the last registration of them goes (after it is unpinned). Memory that the program has locked before it
+    ///   was registered stays locked; a lock that it takes later, of memory that is registered, ends with the registration. Locked pages
+    ///   count against RLIMIT_MEMLOCK, beside the device's own pins, and are not swapped out. Where that limit is too small, the memory is
+    ///   registered for one use;
+    /// * a range that is kept becomes a mapping of its own, of which a process may have vm.max_map_count. The monitor makes a sixteenth of
+    ///   those at most: beyond that, memory is registered for one use;
     /// * a lock of the program's that brings all pages in at once (mlock(2)) becomes one that does not; pages that are there
     ///   stay.
     ///

@@ -148,7 +148,7 @@ impl Userfaultfd {
         // SAFETY: the call takes flags and makes a descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if made < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(crate::calls::last("userfaultfd"));
         }
         // SAFETY: the descriptor was just made and nobody else has it.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
@@ -160,7 +160,7 @@ impl Userfaultfd {
             // The answer is what there is, which a processor without write protection has less of.
             Ok(()) if api.features & mode.features() == mode.features() => Ok(Self(uffd)),
             Ok(()) | Err(Errno::INVAL) => Err(io::Error::new(io::ErrorKind::Unsupported, mode.lack())),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(crate::calls::named("ioctl")(error)),
         }
     }
 
@@ -192,8 +192,22 @@ impl Userfaultfd {
 
     /// Reads what is to be read, without waiting; wakes those whose changes were read.
     pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
-        let read = rustix::io::read(&self.0, zerocopy::IntoBytes::as_mut_bytes(messages))?;
+        let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
+        let read = match rustix::io::read(&self.0, &mut *bytes) {
+            Err(error) if error != Errno::AGAIN && error != Errno::INTR => {
+                // Refused; another call does the same.
+                rustix::io::readv(&self.0, &mut [io::IoSliceMut::new(bytes)])?
+            }
+            result => result?,
+        };
         Ok(read / size_of::<Message>())
+    }
+
+    /// Puts another descriptor in the place of this one, for good: the kernel ends what was registered, and lets all go on that wait for
+    /// their changes to be read. Whoever asks for changes under way is told that there are.
+    pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
+        // SAFETY: both are descriptors of this module's; the number stays taken, by one that knows none of the ioctls.
+        unsafe { libc::dup3(other.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }
 
@@ -220,6 +234,21 @@ pub(super) fn lock(pages: Range) -> rustix::io::Result<()> {
     unsafe { rustix::mm::mlock_with(start, pages.len() as usize, MlockFlags::ONFAULT) }
 }
 
+/// Unlocks whole pages.
+pub(super) fn unlock(pages: Range) {
+    let start = std::ptr::without_provenance_mut(pages.start() as usize);
+    // SAFETY: changes nothing of what the memory is; what is not mapped any more is refused.
+    unsafe { rustix::mm::munlock(start, pages.len() as usize) }.ok();
+}
+
+/// Whether some of these pages are locked: the kernel refuses to have them aged then. They stay where they are.
+pub(super) fn is_locked(pages: Range) -> bool {
+    let start = std::ptr::without_provenance_mut(pages.start() as usize);
+    // SAFETY: the advice changes no contents.
+    let aged = unsafe { rustix::mm::madvise(start, pages.len() as usize, rustix::mm::Advice::LinuxCold) };
+    aged == Err(Errno::INVAL)
+}
+
 /// # Errors
 /// `Unsupported` if guard pages can be installed in locked memory, which no kernel is known to allow; or why nothing can be
 /// locked.
@@ -228,13 +257,14 @@ pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     let len = crate::range::page_size() as usize;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }?;
+    let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }
+        .map_err(crate::calls::named("mmap"))?;
     let locked = Range::new(page.addr() as u64, len as u64).map_err(io::Error::other).map(lock);
     // SAFETY: nothing lies in the page. Kernels without guard pages refuse the advice, too.
     let installed = unsafe { libc::madvise(page, len, MADV_GUARD_INSTALL) } == 0;
     // SAFETY: mapped above, for this alone.
     unsafe { rustix::mm::munmap(page, len) }?;
-    locked??;
+    locked?.map_err(crate::calls::named("mlock2"))?;
     if installed {
         let why = "the kernel allows guard pages in locked memory, where they come without an event";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));

@@ -1,0 +1,43 @@
+//! System calls by name: errors that say which call the system refused.
+
+use std::fmt;
+use std::io;
+
+use rustix::io::Errno;
+
+/// A system call that failed.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    call: &'static str,
+    errno: Errno,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: {}", self.call, io::Error::from(self.errno))?;
+        match self.errno {
+            Errno::PERM | Errno::ACCESS => f.write_str("; a sandbox (seccomp) or a security module does not allow it"),
+            Errno::FBIG => f.write_str("; raise the limit on the size of files (ulimit -f)"),
+            Errno::MFILE | Errno::NFILE => f.write_str("; raise the limit on open files (ulimit -n)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Gives the name of its call to an error.
+pub(crate) fn named(call: &'static str) -> impl Fn(Errno) -> io::Error {
+    move |errno| io::Error::new(io::Error::from(errno).kind(), Refused { call, errno })
+}
+
+/// As [`named`], of the error of the last call.
+pub(crate) fn last(call: &'static str) -> io::Error {
+    named(call)(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// The number of an error, if it is of a system call.
+pub(crate) fn errno(error: &io::Error) -> Option<i32> {
+    let named = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>());
+    named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
+}

@@ -1,0 +1,134 @@
+//! Memory that is locked while registrations of it are kept, and unlocked when the last of them has gone.
+//!
+//! A locked range is a mapping of its own, of which a process may have vm.max_map_count. So there are as many as registrations that are kept,
+//! and no more than a part of that limit: beyond it memory is registered for one use.
+//!
+//! What the program has locked by itself before stays locked: it is found out by an advice that the kernel refuses for locked memory
+//! alone (MADV_COLD).
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::sys;
+use crate::range::Range;
+
+/// How many of the mappings that a process may have are this monitor's: one of so many.
+const SHARE: u64 = 16;
+
+/// What vm.max_map_count is unless it was changed.
+const USUAL: u64 = 65_530;
+
+#[derive(Debug)]
+struct Piece {
+    end: u64,
+    /// Registrations that it is locked for.
+    count: u32,
+    /// It was not locked before.
+    ours: bool,
+}
+
+/// Disjoint pieces of locked memory, by their starts.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pieces: Mutex<BTreeMap<u64, Piece>>,
+    most: usize,
+}
+
+impl Locked {
+    pub(super) fn new() -> Self {
+        let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL);
+        Self { pieces: Mutex::default(), most: usize::try_from((limit / SHARE).max(1)).unwrap_or(usize::MAX) }
+    }
+
+    /// Locks whole pages for one registration more.
+    ///
+    /// # Errors
+    /// What `mlock2` says; ENOMEM if too many pieces are locked.
+    pub(super) fn add(&self, range: Range) -> rustix::io::Result<()> {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each piece that is touched may become two.
+        if pieces.len() + 2 > self.most {
+            return Err(Errno::NOMEM);
+        }
+        let was_locked: Vec<(Range, bool)> =
+            gaps(&pieces, range).into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
+        // All of it, each time: what is mapped there may be another mapping than it was.
+        sys::lock(range)?;
+        split(&mut pieces, range);
+        for (_, piece) in pieces.range_mut(range.start()..range.end()) {
+            piece.count += 1;
+        }
+        for (gap, was_locked) in was_locked {
+            pieces.insert(gap.start(), Piece { end: gap.end(), count: 1, ours: !was_locked });
+        }
+        Ok(())
+    }
+
+    /// One registration less; what none is left of is unlocked.
+    pub(super) fn remove(&self, range: Range) {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        split(&mut pieces, range);
+        let starts: Vec<u64> = pieces.range(range.start()..range.end()).map(|(start, _)| *start).collect();
+        for start in starts {
+            let Some(piece) = pieces.get_mut(&start) else { continue };
+            piece.count -= 1;
+            if piece.count == 0
+                && let Some(piece) = pieces.remove(&start)
+                && piece.ours
+                && let Some(range) = Range::between(start, piece.end)
+            {
+                sys::unlock(range);
+            }
+        }
+    }
+}
+
+/// What of the range is in no piece.
+fn gaps(pieces: &BTreeMap<u64, Piece>, range: Range) -> Vec<Range> {
+    let mut gaps = Vec::new();
+    let before = pieces.range(..range.start()).next_back().map_or(0, |(_, piece)| piece.end);
+    let mut at = range.start().max(before.min(range.end()));
+    for (&start, piece) in pieces.range(range.start()..range.end()) {
+        gaps.extend(Range::between(at, start));
+        at = piece.end;
+    }
+    gaps.extend(Range::between(at, range.end()));
+    gaps
+}
+
+/// Cuts the pieces that stick out of the range at its ends.
+fn split(pieces: &mut BTreeMap<u64, Piece>, range: Range) {
+    for at in [range.start(), range.end()] {
+        let Some((_, piece)) = pieces.range_mut(..at).next_back() else { continue };
+        if piece.end > at {
+            let rest = Piece { end: std::mem::replace(&mut piece.end, at), ..*piece };
+            pieces.insert(at, rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range::between(start, end).unwrap()
+    }
+
+    #[test]
+    fn gaps_and_pieces_make_up_the_range() {
+        let mut pieces = BTreeMap::new();
+        for (start, end) in [(10, 20), (30, 40)] {
+            pieces.insert(start, Piece { end, count: 1, ours: true });
+        }
+        assert_eq!(gaps(&pieces, range(0, 50)), [range(0, 10), range(20, 30), range(40, 50)]);
+        assert_eq!(gaps(&pieces, range(12, 35)), [range(20, 30)]);
+        assert_eq!(gaps(&pieces, range(12, 18)), []);
+        split(&mut pieces, range(15, 35));
+        let ends: Vec<(u64, u64)> = pieces.iter().map(|(start, piece)| (*start, piece.end)).collect();
+        assert_eq!(ends, [(10, 15), (15, 20), (30, 35), (35, 40)]);
+    }
+}
