@@ -5,6 +5,7 @@
 //! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
 //!   stopped and killed ones
 //! * `windows`: windows invalidated under running writers; `forked`: inherited by a child
+//! * `long`: accesses that are longer than anything
 //! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
 pub(crate) mod attacked;
@@ -12,6 +13,7 @@ pub(crate) mod deaths;
 pub(crate) mod disclosed;
 pub(crate) mod forked;
 mod ground;
+mod long;
 pub(crate) mod refused;
 pub(crate) mod revocation;
 mod stopped;

@@ -13,7 +13,7 @@ use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
-use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
+use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
 use crate::memory::region::{Mapped, Refusal, RemoteMemory};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
@@ -160,6 +160,10 @@ impl Engine {
                 What::Read(work) => self.post_rma(false, &work, notify),
                 What::Atomic(work) => self.post_atomic(&work, notify),
             };
+        }
+        let len = what.pieces().iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.len));
+        if len > MESSAGE_LIMIT as u64 {
+            return Err(PostError::TooLong(usize::try_from(len).unwrap_or(usize::MAX)));
         }
         if what.flags().contains(OpFlags::DEVICE) {
             return self.post_located(what.into(), notify);

@@ -348,6 +348,7 @@ fn transmit_tracked(
             (head.kind, head.len) = (eager, len as u32);
             link.send(&head, &work.segments, more)
         }
+        Err(_) if len > MESSAGE_LIMIT => Err(Refused::Broken), // No link takes it; `post_send_slow` says why.
         Err(offered) => {
             let offer = match core.arriving(notify, work.context) {
                 None => offer_of(&work.segments),

@@ -41,6 +41,9 @@ pub(in super::super) fn execute(
     let what = *execution.posted.work();
     let several = what.part(1).is_some();
     while let Some((remote, offset)) = what.part(waiting.sent) {
+        if core.accesses[access].error.is_some() {
+            break; // A refused part ends the access: the others are not asked for.
+        }
         let is_much = core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES;
         let sent = match is_much {
             true => Err(Refused::Full),

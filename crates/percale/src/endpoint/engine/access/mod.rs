@@ -15,6 +15,7 @@
 //! * An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and
 //!   no transport reads its memory any more.
 //! * Parts that a peer names are checked to be its own.
+//! * After the first refusal no further part of an access leaves; it ends when those that had left are answered.
 
 mod issue;
 mod rdma;
