@@ -13,6 +13,7 @@ mod failure;
 mod fixed_buffers;
 mod info;
 mod limits;
+mod loopback;
 mod lot;
 mod pattern;
 mod perf;

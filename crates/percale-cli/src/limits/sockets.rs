@@ -6,7 +6,7 @@
 //! Streams of small messages are gathered into writes of the setting's size.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -61,8 +61,9 @@ pub(crate) struct Sockets {
     taken: usize,
 }
 
-fn socket(buffers: Option<usize>) -> Result<std::os::fd::OwnedFd> {
-    let made = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).and_then(|socket| {
+fn socket(address: SocketAddr, buffers: Option<usize>) -> Result<std::os::fd::OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let made = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).and_then(|socket| {
         if let Some(bytes) = buffers {
             // Before connecting: the window is agreed on then.
             set_socket_send_buffer_size(&socket, bytes)?;
@@ -93,8 +94,8 @@ impl Sockets {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for (buffers, _) in BUFFERS {
-            let socket = socket(buffers)?;
-            let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let here = crate::loopback::here();
+            let socket = socket(here, buffers)?;
             let bound = bind(&socket, &here).and_then(|()| listen(&socket, 1));
             bound.map_err(Failure::system("listening on loopback"))?;
             let listener = TcpListener::from(socket);
@@ -111,7 +112,7 @@ impl Sockets {
         for ((buffers, _), address) in BUFFERS.iter().zip(addresses.split(' ')) {
             let what = || format!("connecting to {address}");
             let address: SocketAddr = address.parse().map_err(|_| Failure::Protocol(what()))?;
-            let socket = socket(*buffers)?;
+            let socket = socket(address, *buffers)?;
             connect(&socket, &address).map_err(Failure::system(what()))?;
             links.push(Self::prepared(TcpStream::from(socket))?);
         }

@@ -78,7 +78,7 @@ impl Bench {
         let open = || -> std::result::Result<_, Box<dyn std::error::Error>> {
             let domain = Info::discover()?.domain().transport(TransportKind::Shm).open()?;
             let vector = domain.address_vector().build()?;
-            let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+            let endpoint = domain.endpoint().vector(&vector).bind(crate::loopback::here().to_string())?;
             Ok((domain, vector, endpoint))
         };
         let (domain, owners, owner) = open().map_err(&wrong)?;

@@ -21,7 +21,7 @@ impl Node {
     /// Opens an endpoint on `transport`; its peer is not known yet.
     fn open(transport: Transport, cma: bool, place: &Place) -> Result<Self> {
         let here = match place {
-            Place::Local(_) => "127.0.0.1:0".into(),
+            Place::Local(_) => crate::loopback::here().to_string(),
             Place::Remote(address, _) => address.to_string(),
         };
         let info = Info::discover().map_err(percale("looking what is here"))?;

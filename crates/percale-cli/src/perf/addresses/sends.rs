@@ -36,7 +36,11 @@ impl Sender {
         }
         let vector = vector(count)?;
         vector.insert_many(all).map_err(percale("inserting addresses"))?;
-        let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?;
+        let endpoint = domain
+            .endpoint()
+            .vector(&vector)
+            .bind(crate::loopback::here().to_string())
+            .map_err(percale("opening an endpoint"))?;
         let peers = places.iter().map(|place| PeerAddress(*place as u64)).collect();
         Ok(Self { endpoint, peers, ns: Vec::new(), _vector: vector })
     }
@@ -66,7 +70,8 @@ pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
     let domain = info.domain().transport(TransportKind::Shm).open().map_err(percale("opening a domain"))?;
     let mut peers = Vec::new();
     for _ in 0..PEERS {
-        peers.push(domain.endpoint().bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?);
+        peers
+            .push(domain.endpoint().bind(crate::loopback::here().to_string()).map_err(percale("opening an endpoint"))?);
     }
     let mut senders = Vec::new();
     for &count in counts {

@@ -57,7 +57,11 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     // Goes after the endpoint, whose operations may use it.
     let mut memory = None;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?;
+    let endpoint = domain
+        .endpoint()
+        .vector(&vector)
+        .bind(crate::loopback::here().to_string())
+        .map_err(percale("opening an endpoint"))?;
     let (rank, members) = desk.meet(&vector, endpoint.address().to_string())?;
     let size = members.len();
     let members: AddressSet = members.into_iter().collect();

@@ -37,7 +37,7 @@ pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+    let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
     let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
     let members: AddressSet = members.into_iter().collect();

@@ -55,7 +55,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     // Goes after the endpoint, whose operations use it.
     let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+    let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
     let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
     let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
     let next = members[(number + 1) % members.len()];

@@ -55,7 +55,7 @@ impl Side {
     fn open() -> Result<Self> {
         let domain = domain(Progress::Manual)?;
         let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-        let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+        let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
         let memory = |bytes| domain.allocate(bytes).map_err(percale("allocating memory"));
         let (out, into) = (memory(PLACES as usize * 64)?, memory(8)?);

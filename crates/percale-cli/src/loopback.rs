@@ -1,0 +1,22 @@
+//! The address by which processes of this machine reach each other, whichever family loopback has.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+/// Loopback with any free port: of IPv4, or of IPv6 where that is all that loopback has.
+pub(crate) fn here() -> SocketAddr {
+    let v4: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let ip = if has(v4) { v4 } else { Some(Ipv6Addr::LOCALHOST.into()).filter(|v6| has(*v6)).unwrap_or(v4) };
+    SocketAddr::new(ip, 0)
+}
+
+fn has(ip: IpAddr) -> bool {
+    TcpListener::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn loopback_can_be_bound() {
+        assert!(super::here().ip().is_loopback() && std::net::TcpListener::bind(super::here()).is_ok());
+    }
+}

@@ -1,0 +1,26 @@
+//! The command on a machine whose loopback has IPv6 only.
+
+use std::process::Command;
+
+/// Every operation, over both transports, and what the machine could do beside it; shortly.
+const PERF: [&str; 5] = ["perf", "--size", "64", "--seconds", "0.02"];
+
+#[test]
+fn perf_measures_where_loopback_has_only_ipv6() {
+    let script = "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip -o addr show dev lo && exec \"$0\" \"$@\"";
+    let root = rustix::process::geteuid().is_root();
+    let works =
+        Command::new("unshare").args(["-n", "ip", "link", "show", "lo"]).output().is_ok_and(|out| out.status.success());
+    if !root || !works {
+        return eprintln!("SKIPPED loopback of IPv6: it needs root, unshare and ip");
+    }
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-c", script, env!("CARGO_BIN_EXE_percale")])
+        .args(PERF)
+        .output()
+        .expect("the command");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{out}{err}");
+    assert!(out.contains("::1/128") && !out.contains("127.0.0.1/8"), "loopback has other addresses");
+    assert!(output.status.success(), "{err}");
+}
