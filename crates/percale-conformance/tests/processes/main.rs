@@ -20,6 +20,7 @@ mod inherited_calls;
 mod inherited_list;
 mod inherited_objects;
 mod inherited_posts;
+mod interfaces;
 mod named;
 mod onesided;
 mod resources;
@@ -97,6 +98,7 @@ fn helper() {
         ("host", environment::host),
         ("by-name-to", environment::by_name_to),
         ("info", discovery::info),
+        ("bound", interfaces::bound),
         ("guarded", environment::guarded),
         ("attacker", onesided::attacked::attacker),
         ("writer", onesided::revocation::writer),

@@ -237,7 +237,8 @@ mod tests {
     use super::*;
 
     fn interface(name: &str, ip: &str, running: bool) -> Interface {
-        Interface { name: name.into(), ip: ip.parse().unwrap(), running }
+        let (kind, default_route) = (percale::fabric::host::LinkKind::Network, false);
+        Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
     }
 
     /// Places as text: interface, source, destination.

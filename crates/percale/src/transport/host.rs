@@ -8,7 +8,13 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rustix::io::Errno;
+
+use super::links::{Kinds, source_of_default_route};
+use crate::memory::call::named;
 use crate::wire::hello::Place;
+
+pub use super::links::LinkKind;
 
 /// The kernel's boot id; `None` where it cannot be read.
 #[must_use]
@@ -45,6 +51,10 @@ pub struct Interface {
     pub ip: IpAddr,
     /// Whether it is up and has a carrier.
     pub running: bool,
+    /// What its link is.
+    pub kind: LinkKind,
+    /// Whether packets to other networks, of the family of the address, leave by this interface.
+    pub default_route: bool,
 }
 
 /// All addresses of all interfaces.
@@ -55,8 +65,10 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut first = std::ptr::null_mut();
     // SAFETY: `first` is a valid place for the list's address.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(io::Error::last_os_error());
+        let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
+        return Err(named("the list of interfaces (socket, bind, getsockname, sendto or recvmsg of netlink)")(errno));
     }
+    let kinds = Kinds::read();
     let mut found = Vec::new();
     let mut at = first;
     while !at.is_null() {
@@ -83,17 +95,24 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         // SAFETY: every element has a name that ends with a zero byte.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
         let both = (libc::IFF_UP | libc::IFF_RUNNING).cast_unsigned();
-        found.push(Interface { name, ip, running: entry.ifa_flags & both == both });
+        let (kind, running) = (kinds.of(&name), entry.ifa_flags & both == both);
+        found.push(Interface { name, ip, running, kind, default_route: false });
     }
     // SAFETY: the list came from getifaddrs and nothing of it is used any more.
     unsafe { libc::freeifaddrs(first) };
+    for source in [source_of_default_route(true), source_of_default_route(false)].into_iter().flatten() {
+        // All addresses of the interface: the kernel may prefer one that lasts for a day.
+        if let Some(name) = found.iter().find(|one| one.ip == source).map(|one| one.name.clone()) {
+            let same = found.iter_mut().filter(|one| one.name == name && one.ip.is_ipv4() == source.is_ipv4());
+            same.for_each(|one| one.default_route = true);
+        }
+    }
     Ok(found)
 }
 
 /// The address that an endpoint bound to `bind` tells its peers, and why that one. A concrete address advertises
-/// itself. For a wildcard: the address of `wanted` if given, else the best of `all`, in the order the kernel lists
-/// them: real links first, then bridges of containers and virtual machines, then links without a carrier, then
-/// loopback.
+/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` ([`Suitability`]); among equals the first in the order of
+/// the kernel's list.
 ///
 /// # Errors
 /// `NotFound` if `wanted` has no fitting address; the message lists what there is.
@@ -110,7 +129,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
     }
     if let Some(name) = wanted {
         let same_name = all.iter().filter(fits).filter(|one| one.name == name);
-        if let Some(one) = same_name.min_by_key(|one| one.ip.is_ipv4() != bind.is_ipv4()) {
+        if let Some(one) = same_name.min_by_key(|one| (is_link_local(one.ip), one.ip.is_ipv4() != bind.is_ipv4())) {
             return Ok((one.ip, format!("interface {name}, as configured")));
         }
         let mut names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
@@ -118,17 +137,9 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
         let text = format!("interface {name} has no usable address; there are: {}", names.join(", "));
         return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
-    let best = all.iter().filter(fits).min_by_key(|one| (rank(one), one.ip.is_ipv4() != bind.is_ipv4()));
+    let best = all.iter().filter(fits).min_by_key(|one| (one.suitability(), one.ip.is_ipv4() != bind.is_ipv4()));
     Ok(match best {
-        Some(one) => {
-            let why = match rank(one) {
-                0 => "the first one with a carrier",
-                1 => "only virtual bridges have a carrier",
-                2 => "no interface has a carrier",
-                _ => "there is nothing but loopback: reachable from this host only",
-            };
-            (one.ip, format!("interface {}: {why}", one.name))
-        }
+        Some(one) => (one.ip, format!("interface {}: {}", one.name, one.suitability().reason())),
         None => {
             let loopback = if bind.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
             (loopback, "no interface has an address: loopback, reachable from this host only".to_owned())
@@ -136,23 +147,64 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
     })
 }
 
-/// All but link-local addresses, best first.
+/// All but link-local addresses of IPv6, best first.
 pub(crate) fn best_first(all: &[Interface]) -> Vec<&Interface> {
-    let linklocal = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let mut usable: Vec<&Interface> = all.iter().filter(|one| !linklocal(&one.ip)).collect();
-    usable.sort_by_key(|one| (rank(one), one.ip.is_ipv6()));
+    let needs_interface = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut usable: Vec<&Interface> = all.iter().filter(|one| !needs_interface(&one.ip)).collect();
+    usable.sort_by_key(|one| (one.suitability(), one.ip.is_ipv6()));
     usable
 }
 
-/// Smaller is better.
-fn rank(one: &Interface) -> u8 {
-    const VIRTUAL: [&str; 4] = ["docker", "veth", "br-", "virbr"];
-    if one.ip.is_loopback() {
-        3
-    } else if !one.running {
-        2
-    } else {
-        VIRTUAL.iter().any(|prefix| one.name.starts_with(prefix)).into()
+/// How well an interface's address can be reached from other hosts, as far as can be told from here; best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Suitability {
+    DefaultRoute,
+    Network,
+    TunnelWithDefaultRoute,
+    Tunnel,
+    Internal,
+    LinkLocal,
+    NoCarrier,
+    Loopback,
+}
+
+impl Suitability {
+    /// Why an address of this kind was chosen.
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::DefaultRoute => "it has the default route",
+            Self::Network => "the first one with a carrier",
+            Self::TunnelWithDefaultRoute => "a tunnel with the default route; no other link has a carrier",
+            Self::Tunnel => "only tunnels have a carrier",
+            Self::Internal => "only bridges and links of containers have a carrier",
+            Self::LinkLocal => "there is no address but a link-local one",
+            Self::NoCarrier => "no interface has a carrier",
+            Self::Loopback => "there is nothing but loopback: reachable from this host only",
+        }
+    }
+}
+
+impl Interface {
+    fn suitability(&self) -> Suitability {
+        match self.kind {
+            _ if self.ip.is_loopback() => Suitability::Loopback,
+            _ if !self.running => Suitability::NoCarrier,
+            _ if is_link_local(self.ip) => Suitability::LinkLocal,
+            LinkKind::Tunnel if self.default_route => Suitability::TunnelWithDefaultRoute,
+            LinkKind::Tunnel => Suitability::Tunnel,
+            // A bridge with the default route has a device in it; a container has one end of a virtual cable and nothing else.
+            _ if self.default_route => Suitability::DefaultRoute,
+            LinkKind::Network => Suitability::Network,
+            LinkKind::Internal => Suitability::Internal,
+        }
+    }
+}
+
+/// Whether an address is valid on its link only (RFC 3927, RFC 4291).
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 
@@ -161,7 +213,8 @@ mod tests {
     use super::*;
 
     fn one(name: &str, ip: &str, running: bool) -> Interface {
-        Interface { name: name.into(), ip: ip.parse().unwrap(), running }
+        let kind = if name.starts_with("docker") { LinkKind::Internal } else { LinkKind::Network };
+        Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route: false }
     }
 
     #[test]
@@ -197,6 +250,35 @@ mod tests {
         ];
         let order: Vec<String> = best_first(&all).iter().map(|one| one.ip.to_string()).collect();
         assert_eq!(order, ["10.0.0.1", "10.2.0.1", "2001:db8::1", "172.17.0.1", "10.1.0.1", "127.0.0.1"]);
+    }
+
+    #[test]
+    fn con_013_what_other_hosts_reach_comes_first() {
+        use LinkKind::{Internal, Network, Tunnel};
+        let any: IpAddr = "0.0.0.0".parse().unwrap();
+        // Worst first: each is better than all before it.
+        let ranked = [
+            ("lo", "127.0.0.1", true, Network, false),
+            ("eth9", "10.9.0.1", false, Network, false),
+            ("pod", "169.254.1.1", true, Internal, false),
+            ("eth8", "169.254.7.7", true, Network, true),
+            ("docker0", "172.17.0.1", true, Internal, false),
+            ("wg0", "10.8.0.1", true, Tunnel, false),
+            ("tun0", "10.7.0.1", true, Tunnel, true),
+            ("eth1", "10.1.0.1", true, Network, false),
+            ("br0", "10.2.0.1", true, Internal, true),
+        ];
+        let mut all: Vec<Interface> = Vec::new();
+        for (name, ip, running, kind, default_route) in ranked {
+            all.push(Interface { kind, default_route, ..one(name, ip, running) });
+            let (chosen, why) = advertised(any, None, &all).unwrap();
+            let equal = name == "eth8"; // The first of two equals.
+            assert_eq!(chosen.to_string(), if equal { "169.254.1.1" } else { ip }, "{why}");
+            assert!(why.contains(if equal { "pod" } else { name }), "{why}");
+            all.reverse();
+            assert_eq!(advertised(any, None, &all).unwrap().0.to_string(), ip, "in another order");
+            all.reverse();
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 pub(crate) mod any;
 pub mod connect;
 pub mod host;
+mod links;
 pub mod loopback;
 pub(crate) mod peer_process;
 pub(crate) mod process_socket;
@@ -63,6 +64,9 @@ pub enum Broken {
     /// This process has no memory that the connection needs.
     #[error("there is no memory {0}")]
     NoMemory(String),
+    /// The system refused a call that the connection needs, with this number.
+    #[error("the connection failed in this process: {0}")]
+    System(String, i32),
 }
 
 impl Broken {
@@ -75,6 +79,7 @@ impl Broken {
             Self::Timeout(_) => libc::ETIMEDOUT,
             Self::Protocol(_) => libc::EPROTO,
             Self::NoMemory(_) => libc::ENOMEM,
+            Self::System(_, errno) => *errno,
         }
     }
 }
