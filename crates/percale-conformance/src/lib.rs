@@ -4,6 +4,7 @@
 //! * [`mesh`]: endpoints of one process that are driven together, and what they reported
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
+//! * [`denial`]: system calls that the system refuses
 //! * [`device`]: memory of devices, and the driver that tests run on
 //! * [`kernel`]: a program that devices run
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
@@ -18,6 +19,7 @@
 //! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
 //! module path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
+pub mod denial;
 pub mod device;
 pub mod fabric;
 pub mod kernel;

@@ -131,6 +131,20 @@ impl Helper {
         }
     }
 
+    /// Waits for the next line, so long at most. An error says how the helper ended, or that it says nothing.
+    ///
+    /// # Errors
+    /// How it ended; `None` if it goes on, without a word.
+    pub fn hear_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
+        match self.lines.recv_timeout(limit) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => Err(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Some(self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string())))
+            }
+        }
+    }
+
     /// The next line, if it is here.
     pub fn try_hear(&mut self) -> Option<String> {
         self.lines.try_recv().ok()

@@ -21,11 +21,8 @@ struct Bell {
 }
 
 impl LocalBell for Bell {
-    fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
-    }
-    fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.memory.as_fd(), self.event.as_fd()])
     }
     fn allocate(&self) -> Option<u32> {
         Some(self.next.fetch_add(1, Ordering::Relaxed))

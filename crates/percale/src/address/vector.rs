@@ -408,7 +408,7 @@ fn code_of(error: &std::io::Error) -> i32 {
     match error.kind() {
         std::io::ErrorKind::NotFound => libc::ENOENT,
         std::io::ErrorKind::TimedOut => libc::EAGAIN,
-        _ => error.raw_os_error().unwrap_or(libc::EINVAL),
+        _ => crate::memory::call::errno(error).unwrap_or(libc::EINVAL),
     }
 }
 

@@ -26,7 +26,7 @@ pub enum OpenError {
     #[error("{0}")]
     Transport(String),
     /// The system refused a thread or a descriptor.
-    #[error("the system refused what a domain needs: {0}; raise the limits on threads and open files")]
+    #[error("the system refused what a domain needs: {0}")]
     System(io::Error),
 }
 
@@ -43,7 +43,7 @@ impl OpenError {
         match self {
             Self::NoTransport(_) => libc::ENODATA,
             Self::Transport(_) => libc::EINVAL,
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }
@@ -64,6 +64,7 @@ impl DomainBuilder {
     pub(crate) fn new(shm: bool, verbs: Option<Arc<Adapter>>, tcp: bool, cma: bool, missing: String) -> Self {
         let settings = Settings {
             shm,
+            shm_missing: None,
             verbs,
             tcp,
             cma,
@@ -82,6 +83,12 @@ impl DomainBuilder {
             cache: super::CacheSettings::default(),
         };
         Self { settings, missing, chosen: Vec::new() }
+    }
+
+    /// Why shared memory does not work here.
+    pub(crate) fn shm_missing(mut self, why: Option<&str>) -> Self {
+        self.settings.shm_missing = why.map(Into::into);
+        self
     }
 
     /// Allows only this transport to other endpoints (sending to oneself always works). Several calls allow several. Without a
@@ -204,7 +211,9 @@ impl DomainBuilder {
             return Err(OpenError::Transport("the simulated network is for tests: give it with `simulated`".into()));
         }
         if !self.chosen.is_empty() {
-            self.settings.shm &= self.chosen.contains(&TransportKind::Shm);
+            if !self.chosen.contains(&TransportKind::Shm) {
+                (self.settings.shm, self.settings.shm_missing) = (false, None);
+            }
             self.settings.verbs.take_if(|_| !self.chosen.contains(&TransportKind::Verbs));
             self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
         } else {

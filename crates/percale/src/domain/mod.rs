@@ -65,6 +65,8 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shm: bool,
+    /// Why there is no shared memory here, whether it is allowed or not.
+    pub(crate) shm_missing: Option<Arc<str>>,
     /// The port to use; without one there is no verbs.
     pub(crate) verbs: Option<Arc<Adapter>>,
     pub(crate) tcp: bool,
@@ -130,16 +132,28 @@ impl Inner {
         self.process.is_here()
     }
 
-    /// What a new endpoint sleeps on.
-    pub(crate) fn bedside(&self) -> std::io::Result<Bedside> {
-        if !self.settings.sim.as_ref().is_some_and(Network::shares_descriptors) {
-            return Bedside::new();
+    /// What a new endpoint sleeps on. Peers can ring it if shared memory is allowed and can be had; where it cannot, the endpoint is
+    /// reached over another transport, if one is allowed, and the second value says why.
+    pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
+        let settings = &self.settings;
+        if settings.sim.is_none() && settings.shm {
+            return match Bedside::shared() {
+                Err(error) if settings.tcp || settings.verbs.is_some() => {
+                    crate::later::later!(warn: %error, "an endpoint without shared memory");
+                    Ok((Bedside::private()?, Some(error.to_string().into())))
+                }
+                result => Ok((result?, None)),
+            };
+        }
+        if !settings.sim.as_ref().is_some_and(Network::shares_descriptors) {
+            return Ok((Bedside::private()?, settings.shm_missing.clone()));
         }
         if self.bedside.get().is_none() {
             // If somebody else was first, theirs counts.
-            drop(self.bedside.set(Bedside::new()?));
+            drop(self.bedside.set(Bedside::private()?));
         }
-        self.bedside.get().cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        let bedside = self.bedside.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
+        Ok((bedside, None))
     }
 
     fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {

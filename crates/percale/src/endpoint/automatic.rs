@@ -92,7 +92,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Starts the thread that makes progress on an endpoint until that is closed.
 pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
-    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&endpoint)).map(drop)
+    crate::memory::call::start_thread("percale-progress", move || run(&endpoint)).map(drop)
 }
 
 fn run(endpoint: &WeakShared) {

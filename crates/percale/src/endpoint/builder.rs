@@ -29,7 +29,7 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress, Trust};
 use crate::table::Table;
-use crate::transport::connect::{EndpointOptions, Mailbox, Naming, Transports};
+use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Transports};
 use crate::transport::tcp::TcpOptions;
 use crate::trigger::{Lines, Submissions, Watched};
 use crate::wire::hello::Incarnation;
@@ -64,7 +64,7 @@ pub enum BindError {
     #[error("an endpoint has 1 to {limit} contexts, not {0}", limit = super::scalable::CONTEXT_LIMIT)]
     Contexts(u16),
     /// The system refused descriptors or memory.
-    #[error("the system refused what an endpoint needs: {0}; raise the limit on open files, or use fewer endpoints")]
+    #[error("the system refused what an endpoint needs: {0}")]
     System(io::Error),
     /// Automatic progress needs an endpoint that its thread can reach.
     #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
@@ -88,7 +88,7 @@ impl BindError {
             Self::Address(..) | Self::NotShared | Self::NoContext { .. } | Self::Contexts(_) => libc::EINVAL,
             Self::ContextOpen(_) => libc::EBUSY,
             Self::Forked => libc::ECHILD,
-            Self::Bind { error, .. } | Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Bind { error, .. } | Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }
@@ -338,7 +338,7 @@ impl<'d> EndpointBuilder<'d> {
         }
         let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
         receive.detour(role.is_some() || self.shared_receive.is_some());
-        let bedside = self.domain.inner.bedside()?;
+        let (bedside, shm_missing) = self.domain.inner.bedside()?;
         let doorbell = Arc::clone(&bedside.doorbell);
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
         let pool = shared.map(|shared| shared.pool.join(self.vector.as_ref().filter(|_| !single), doorbell.bell()));
@@ -408,7 +408,7 @@ impl<'d> EndpointBuilder<'d> {
         let bell = Arc::clone(doorbell.bell());
         let mailbox = Mailbox::new(move || bell.wake());
         let mut transports = Transports::empty();
-        transports.set(Transports::SHM, settings.shm);
+        transports.set(Transports::SHM, settings.shm && doorbell.descriptors().is_some());
         transports.set(Transports::TCP, settings.tcp);
         let options = EndpointOptions {
             bind,
@@ -420,6 +420,7 @@ impl<'d> EndpointBuilder<'d> {
             cma_allowed: settings.cma,
             verbs: settings.verbs.clone(),
             bell: Some(Arc::clone(&doorbell) as _),
+            shm_missing,
             context: match &self.seat {
                 Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),
                 _ => None,

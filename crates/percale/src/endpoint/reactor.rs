@@ -16,9 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
 use crate::errands::{self, Errands};
+use crate::memory::call::{call, start_thread};
+use crate::memory::event::EventDescriptor;
 use crate::memory::forked::PerProcess;
 
 /// How long tasks sleep at most before one of them looks.
@@ -43,7 +45,7 @@ struct Waiting {
 struct Reactor {
     epoll: OwnedFd,
     /// Ends a sleep without a limit, in which the thread is while no task waits.
-    started: OwnedFd,
+    started: EventDescriptor,
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
@@ -53,11 +55,12 @@ static REACTOR: PerProcess<OnceLock<io::Result<&'static Reactor>>> = PerProcess:
 
 impl Reactor {
     fn start() -> io::Result<&'static Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let started = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &started, epoll::EventData::new_u64(STARTED), epoll::EventFlags::IN)?;
+        let epoll = call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        let started = EventDescriptor::new()?;
+        let data = epoll::EventData::new_u64(STARTED);
+        call("epoll_ctl", || epoll::add(&epoll, &started, data, epoll::EventFlags::IN))?;
         let reactor: &'static Self = Box::leak(Box::new(Self { epoll, started, waiting: Mutex::default() }));
-        std::thread::Builder::new().name("percale-wake".into()).spawn(|| {
+        start_thread("percale-wake", || {
             crate::transport::connect::background::step_back();
             reactor.run();
         })?;
@@ -87,7 +90,7 @@ impl Reactor {
             }
             for event in &events {
                 match event.data.u64() {
-                    STARTED => drain(&self.started),
+                    STARTED => self.started.clear().unwrap_or_default(),
                     id => self.wake(id),
                 }
             }
@@ -139,10 +142,6 @@ impl Reactor {
     }
 }
 
-fn drain(event: &OwnedFd) {
-    rustix::io::read(event, &mut [0; 8]).ok();
-}
-
 fn running() -> Option<&'static Reactor> {
     REACTOR.get().and_then(OnceLock::get)?.as_ref().ok().copied()
 }
@@ -182,7 +181,7 @@ pub(super) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, key: u64, waker: &W
         drop(endpoints);
         errands::discard(replaced);
         if first {
-            rustix::io::write(&reactor.started, &1u64.to_ne_bytes()).ok(); // Full is as good.
+            reactor.started.signal().ok();
         }
         break;
     }

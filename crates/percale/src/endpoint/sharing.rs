@@ -22,7 +22,7 @@ impl ShareError {
     /// The libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        self.error.raw_os_error().unwrap_or(libc::EIO)
+        crate::memory::call::errno(&self.error).unwrap_or(libc::EIO)
     }
 }
 

@@ -3,16 +3,16 @@
 //! Everything here is found out by trying it, not by reading version numbers: a container may forbid what its kernel can do.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
-use std::os::fd::AsFd;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::TransportKind;
 use super::probe;
 use crate::domain::{DomainBuilder, OpenError};
 use crate::endpoint::work::INJECT_LIMIT;
-use crate::memory::mapping::{self, Mapping};
+use crate::memory::kernel;
 use crate::memory::volatile::IOV_LIMIT;
+use crate::transport::connect::{Facility, facilities, tcp_listens};
 use crate::transport::host::{self, Interface};
 use crate::transport::verbs::Adapter;
 
@@ -34,11 +34,11 @@ crate::short_debug!(TransportInfo, "TransportInfo", kind: |this| this.kind, avai
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
-    /// What it is: `interface` or `memory`.
+    /// What it is: `interface`, `memory`, or a `facility` of the system that shared memory needs.
     pub kind: &'static str,
     /// Whether it can be used.
     pub available: bool,
-    /// Its addresses, or why it cannot be used.
+    /// Its addresses or system calls, or why it cannot be used.
     pub detail: String,
 }
 
@@ -81,7 +81,7 @@ impl DiscoverError {
     /// The code that libfabric has for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
-        self.0.raw_os_error().unwrap_or(libc::EIO)
+        crate::memory::call::errno(&self.0).unwrap_or(libc::EIO)
     }
 }
 
@@ -91,10 +91,15 @@ impl Info {
     /// # Errors
     /// If not even the network interfaces can be listed.
     pub fn discover() -> Result<Self, DiscoverError> {
-        let interfaces = host::interfaces()?;
+        // Where they cannot be listed, an endpoint can still be bound to an address that is named.
+        let (interfaces, unlisted) = match host::interfaces() {
+            Ok(interfaces) => (interfaces, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
         let cma = probe::cma();
-        let shm = shm_works(&cma);
-        let tcp = tcp_works(&interfaces);
+        let facilities = facilities();
+        let shm = shm_works(&facilities, &cma);
+        let tcp = tcp_works(&interfaces, unlisted.as_deref());
         let verbs = Adapter::open();
         let transports = vec![
             TransportInfo {
@@ -111,7 +116,7 @@ impl Info {
         ];
         Ok(Self {
             transports,
-            devices: devices(&interfaces),
+            devices: devices(&interfaces, &facilities),
             limits: limits(),
             shm: shm.is_ok(),
             tcp: tcp.is_ok(),
@@ -127,7 +132,7 @@ impl Info {
         &self.transports
     }
 
-    /// Network interfaces and kinds of memory.
+    /// Network interfaces, kinds of memory, and what shared memory needs of the system. Without any of that, TCP is used.
     #[must_use]
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
@@ -159,7 +164,10 @@ impl Info {
     pub fn domain(&self) -> DomainBuilder {
         let missing = self.transports.iter().filter(|one| !one.available);
         let missing: Vec<String> = missing.map(|one| format!("{}: {}", one.kind, one.reason)).collect();
+        let shm = self.transports.iter().find(|one| one.kind == TransportKind::Shm && !one.available);
+        let why = shm.map(|one| one.reason.as_str());
         DomainBuilder::new(self.shm, self.verbs.clone(), self.tcp, self.cma.is_ok(), missing.join("; "))
+            .shm_missing(why)
     }
 
     /// A domain of everything that works here.
@@ -183,12 +191,11 @@ fn transport(kind: TransportKind, works: &Result<String, String>) -> TransportIn
     TransportInfo { kind, available, reason }
 }
 
-/// Shared memory needs sealed memfds that can be mapped, and sockets that pass them on.
-fn shm_works(cma: &Result<(), String>) -> Result<String, String> {
-    let fd = mapping::sealed_memfd("percale-probe", 4096, 4096)
-        .map_err(|error| format!("sealed shared memory (memfd_create) does not work here: {error}"))?;
-    Mapping::of(fd.as_fd(), 4096).map_err(|error| format!("shared memory cannot be mapped: {error}"))?;
-    probe::abstract_socket().map_err(|error| format!("Unix sockets do not work here: {error}"))?;
+/// Shared memory needs all its facilities.
+fn shm_works(facilities: &[Facility], cma: &Result<(), String>) -> Result<String, String> {
+    if let Some((one, error)) = facilities.iter().find_map(|one| Some((one, one.result.as_ref().err()?))) {
+        return Err(format!("no {} here: {error}", one.name));
+    }
     Ok(match cma {
         Ok(()) => "rings in sealed memory; long messages are copied directly between processes".into(),
         Err(why) => format!(
@@ -199,12 +206,13 @@ fn shm_works(cma: &Result<(), String>) -> Result<String, String> {
 }
 
 /// TCP needs an interface that is up.
-fn tcp_works(interfaces: &[Interface]) -> Result<String, String> {
-    let v4 = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
-    let v6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0));
+fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String, String> {
+    let v4 = tcp_listens(Ipv4Addr::UNSPECIFIED.into());
+    let v6 = tcp_listens(Ipv6Addr::UNSPECIFIED.into());
     let running = |v4: bool| interfaces.iter().any(|one| one.running && one.ip.is_ipv4() == v4);
     match (v4, v6) {
         (Err(v4), Err(v6)) => Err(format!("no TCP socket can be opened (IPv4: {v4}; IPv6: {v6})")),
+        _ if unlisted.is_some() => Ok(format!("at addresses that are named: {}", unlisted.unwrap_or_default())),
         _ if interfaces.is_empty() => Err("no network interface has an address; is even lo down?".into()),
         _ if !running(true) && !running(false) => Err("no network interface is up, not even lo".into()),
         (Ok(_), Ok(_)) if running(true) && running(false) => Ok("IPv4 and IPv6".into()),
@@ -215,7 +223,7 @@ fn tcp_works(interfaces: &[Interface]) -> Result<String, String> {
     }
 }
 
-fn devices(interfaces: &[Interface]) -> Vec<DeviceInfo> {
+fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo> {
     let mut all: Vec<DeviceInfo> = Vec::new();
     for one in interfaces {
         if let Some(known) = all.iter_mut().find(|device| device.name == one.name) {
@@ -228,11 +236,16 @@ fn devices(interfaces: &[Interface]) -> Vec<DeviceInfo> {
     }
     let detail = "ordinary memory, and memory that percale allocates for local peers to map".into();
     all.push(DeviceInfo { name: "host".into(), kind: "memory", available: true, detail });
+    all.extend(facilities.iter().map(|one| DeviceInfo {
+        name: one.name.into(),
+        kind: "facility",
+        available: one.result.is_ok(),
+        detail: one.result.as_ref().map_or_else(ToString::to_string, |()| one.calls.into()),
+    }));
     all
 }
 
 fn limits() -> Vec<LimitInfo> {
-    let rlimit = |resource| rustix::process::getrlimit(resource).current;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     vec![
         LimitInfo {
@@ -242,7 +255,7 @@ fn limits() -> Vec<LimitInfo> {
         },
         LimitInfo {
             name: "open files",
-            value: rlimit(rustix::process::Resource::Nofile),
+            value: kernel::limit(libc::RLIMIT_NOFILE),
             meaning: "a peer takes 4 descriptors over shared memory, 1 over TCP (ulimit -n)",
         },
         LimitInfo {

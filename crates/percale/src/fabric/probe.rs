@@ -1,9 +1,5 @@
 //! Small experiments: does this kernel, in this container, let us do that?
 
-use std::io;
-
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
 use crate::memory::kernel;
 
 /// Whether the kernel copies between processes (cross-memory attach), tried on ourselves. That it works between two given
@@ -22,15 +18,4 @@ pub(super) fn cma() -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// Whether abstract Unix sockets work.
-pub(super) fn abstract_socket() -> io::Result<()> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut name = *b"percale-probe-0000000000000000";
-    let number = format!("{:016x}", u64::from(std::process::id()) << 32 | std::ptr::from_ref(&name).addr() as u64 >> 4);
-    name[14..].copy_from_slice(&number.as_bytes()[..16]);
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(&name)?)?;
-    rustix::net::listen(&socket, 1)?;
-    Ok(())
 }

@@ -19,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::call::call;
+
 /// What the word holds in the process that took it. All that a page that was wiped holds is 0.
 const HERE: u64 = 0x7065_7263_616c_6521;
 
@@ -94,14 +96,18 @@ fn page() -> io::Result<&'static AtomicU64> {
 /// A fresh page of this process, near `hint` or where the kernel likes.
 fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
     let len = rustix::param::page_size();
-    // SAFETY: a new anonymous mapping, whose address the kernel chooses among the free ones, touches nothing that exists.
-    Ok(unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?)
+    call("mmap", || {
+        // SAFETY: a new anonymous mapping, whose address the kernel chooses among the free ones, touches nothing that exists.
+        unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+    })
 }
 
 /// The first word of a page that [`map_page`] made and that stays mapped. `advice` says what a child finds there.
 fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
-    // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
-    unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }?;
+    call("madvise", || {
+        // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+        unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }
+    })?;
     // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so it is an atomic for ever.
     Ok(unsafe { &*page.cast::<AtomicU64>() })
 }

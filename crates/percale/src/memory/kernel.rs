@@ -1,14 +1,18 @@
 //! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and no signal.
 //!
 //! [`cross`] is the call, to and from any process that lets us. The rest is about memory of this process that may not be there
-//! (MR-028, MR-029): the same on ourselves; where a sandbox forbids it, by way of a memfd: reading a file into bad memory, or
+//! (MR-028, MR-029): the same on ourselves; where a sandbox forbids it, by way of a pipe: reading one into bad memory, or
 //! writing bad memory to one, fails as well.
 
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+use super::call::call;
 use super::volatile::{Segment, Segments, View};
 
 /// From whose point of view bytes move: who calls reads theirs, or writes there.
@@ -137,6 +141,24 @@ pub(crate) fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     }
 }
 
+/// A limit of this process (`RLIMIT_*`); `None` if there is none, or the kernel does not say.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is valid, and every bit pattern is one.
+    let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
+    (read == 0 && limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
+}
+
+/// Bytes of this machine's memory, and of its swap; `None` if the kernel does not say.
+pub(crate) fn system_memory() -> Option<(u64, u64)> {
+    // SAFETY: every bit pattern is one, so zeros are.
+    let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` is valid.
+    let read = unsafe { libc::sysinfo(&raw mut system) };
+    let bytes = |units: libc::c_ulong| units.saturating_mul(system.mem_unit.into());
+    (read == 0).then(|| (bytes(system.totalram), bytes(system.totalswap)))
+}
+
 /// Copies `from` to `to`, which is as long.
 pub(crate) fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
     let bytes = from.to_vec();
@@ -227,7 +249,7 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
         match unsafe { cross(pid, direction, &[local], remote) } {
             Ok(copied) => done += copied,
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
-                return through_file(theirs.slice(done, len), ours.wrapping_add(done), direction);
+                return through_pipe(theirs.slice(done, len), ours.wrapping_add(done), direction);
             }
             Err(error) => return Err(error),
         }
@@ -235,39 +257,40 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
     Ok(())
 }
 
-/// The same by way of a file in memory.
-fn through_file(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
-    let file = rustix::fs::memfd_create("percale-copy", rustix::fs::MemfdFlags::CLOEXEC)?;
+/// The same by way of a pipe, where the kernel does not copy between processes.
+fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
+    let (source, sink) = call("pipe2", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
     let (from, to) = match direction {
         Direction::Read => (theirs.as_ptr(), ours),
         Direction::Write => (ours, theirs.as_ptr()),
     };
-    file_call(&file, from, theirs.len(), true)?;
-    file_call(&file, to, theirs.len(), false)
-}
-
-fn file_call(file: &OwnedFd, ptr: *mut u8, len: usize, write: bool) -> io::Result<()> {
-    let mut done = 0;
-    while done < len {
-        let (at, left) = (ptr.wrapping_add(done).cast(), len - done);
-        let moved = if write {
-            // SAFETY: the kernel checks the addresses that it reads.
-            unsafe { libc::pwrite(file.as_raw_fd(), at, left, done as libc::off_t) }
-        } else {
+    let (mut written, mut read) = (0, 0);
+    while read < theirs.len() {
+        // The pipe is empty here, so that something fits into it.
+        let (at, left) = (from.wrapping_add(written).cast(), theirs.len() - written);
+        // SAFETY: the kernel checks the addresses that it reads.
+        written += moved("write", || unsafe { libc::write(sink.as_raw_fd(), at, left) })?;
+        while read < written {
+            let (at, left) = (to.wrapping_add(read).cast(), written - read);
             // SAFETY: the kernel checks the addresses that it writes; the caller lends one of both ends.
-            unsafe { libc::pread(file.as_raw_fd(), at, left, done as libc::off_t) }
-        };
-        match usize::try_from(moved) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(moved) => done += moved,
-            Err(_) => return Err(io::Error::last_os_error()),
+            read += moved("read", || unsafe { libc::read(source.as_raw_fd(), at, left) })?;
         }
     }
     Ok(())
 }
 
+/// How many bytes a call moved, which is not none.
+fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
+    let moved = call(name, || match usize::try_from(make()) {
+        Ok(moved) => Ok(moved),
+        Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    })?;
+    if moved == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(moved) }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::call::errno;
     use super::*;
 
     /// A page that is there, and behind it one that is not.
@@ -327,9 +350,9 @@ mod tests {
         assert!(load(&over).is_err());
         let mut bytes = [0; 20];
         for direction in [Direction::Read, Direction::Write] {
-            let error = through_file(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), direction).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-            through_file(segment(start, 20), bytes.as_mut_ptr(), direction).unwrap();
+            let error = through_pipe(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), direction).unwrap_err();
+            assert_eq!(errno(&error), Some(libc::EFAULT));
+            through_pipe(segment(start, 20), bytes.as_mut_ptr(), direction).unwrap();
         }
         assert_eq!(bytes, [7; 20]);
         let own = std::process::id().cast_signed();

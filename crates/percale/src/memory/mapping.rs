@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::call::{call, check_file_size, named};
 use super::forked::Process;
 use super::interrupted::uninterrupted;
 
@@ -55,30 +56,46 @@ impl Mapping {
     }
 
     fn map(fd: BorrowedFd<'_>, len: usize, allowed: ProtFlags) -> io::Result<Self> {
-        let seals = uninterrupted(|| rustix::fs::fcntl_get_seals(fd))?;
+        let seals = call("fcntl", || rustix::fs::fcntl_get_seals(fd))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
         }
-        if uninterrupted(|| rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
+        if call("fstatfs", || rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the memory is of huge pages, of which there may be none left",
             ));
         }
-        if usize::try_from(uninterrupted(|| rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
+        if usize::try_from(call("fstat", || rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
         }
         let process = Process::current()?;
-        let ptr = uninterrupted(|| {
+        let ptr = call("mmap", || {
             // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }
         })?;
-        let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process };
-        uninterrupted(|| {
-            // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
-            unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }
+        Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
+    }
+
+    /// Memory of this process alone, `len` bytes, all 0: where no memory can be shared.
+    ///
+    /// # Errors
+    /// What `mmap` or `madvise` says.
+    pub fn private(len: usize) -> io::Result<Self> {
+        let (process, allowed) = (Process::current()?, ProtFlags::READ | ProtFlags::WRITE);
+        let ptr = call("mmap", || {
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }
         })?;
-        Ok(mapping)
+        Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
+    }
+
+    fn kept_from_children(self) -> io::Result<Self> {
+        call("madvise", || {
+            // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
+            unsafe { rustix::mm::madvise(self.ptr.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
+        })?;
+        Ok(self)
     }
 
     /// Makes pages of `len` bytes from `offset` on present, so that reading them cannot fail for want of memory.
@@ -159,15 +176,24 @@ pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)>
     Ok((fd, mapping))
 }
 
-fn resizable_memfd(name: &str, len: usize) -> rustix::io::Result<OwnedFd> {
+fn resizable_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = uninterrupted(|| rustix::fs::memfd_create(name, flags))?;
-    uninterrupted(|| rustix::fs::ftruncate(&fd, len as u64))?;
+    let fd = call("memfd_create", || rustix::fs::memfd_create(name, flags))?;
+    resize(&fd, len as u64)?;
     Ok(fd)
 }
 
-fn seal(fd: &OwnedFd, seals: SealFlags) -> rustix::io::Result<()> {
-    uninterrupted(|| rustix::fs::fcntl_add_seals(fd, seals))
+/// Sets the length of a file. One beyond RLIMIT_FSIZE is an error, and no signal.
+///
+/// # Errors
+/// What `ftruncate` says.
+pub(crate) fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
+    check_file_size(len).map_err(named("ftruncate"))?;
+    call("ftruncate", || rustix::fs::ftruncate(file, len))
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
+    call("fcntl", || rustix::fs::fcntl_add_seals(fd, seals))
 }
 
 /// Bytes that are given pages at a time. A signal undoes what the call has done, so a call should not take long.
@@ -180,7 +206,7 @@ const BACK_STEP: usize = 1 << 20;
 pub fn back(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
     for done in (0..len).step_by(BACK_STEP) {
         let (from, len) = (offset + done, BACK_STEP.min(len - done));
-        uninterrupted(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), from as u64, len as u64))?;
+        call("fallocate", || rustix::fs::fallocate(fd, FallocateFlags::empty(), from as u64, len as u64))?;
     }
     Ok(())
 }

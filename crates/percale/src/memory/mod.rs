@@ -8,10 +8,13 @@
 //! * `barrier` fences for others; `kernel` copies to and from memory that may not be there.
 //! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
+//! * `call` names the system calls that fail; `event` is what threads and peers wake each other by.
 
 pub mod atomic;
 pub(crate) mod barrier;
 pub mod buffer;
+pub(crate) mod call;
+pub(crate) mod event;
 pub(crate) mod forked;
 mod free_list;
 pub(crate) mod interrupted;

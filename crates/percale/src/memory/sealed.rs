@@ -2,7 +2,8 @@
 //!
 //! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
 //! arenas; a large one has its own. An arena whose last allocation is dropped is unmapped and closed, except that one
-//! empty shared arena is kept. Peers that mapped an arena keep its pages, not ours, alive.
+//! empty shared arena is kept. Peers that mapped an arena keep its pages, not ours, alive. Where the system gives no memfd, an arena is
+//! ordinary memory of this process: it can be used as any other, and no peer maps it.
 //!
 //! Invariants:
 //! * A peer may write an arena at any time, so nothing that percale relies on lives in one: the free lists are ordinary
@@ -28,8 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::Advice;
 
+use super::call;
 use super::forked::PerProcess;
 use super::free_list::FreeList;
+use super::kernel;
 use super::mapping::{Mapping, back, sealed_memfd};
 use super::volatile::{Segment, Segments, View};
 
@@ -50,7 +53,7 @@ pub enum AllocateError {
     #[error("{0} bytes are more than this machine's memory")]
     TooLarge(usize),
     /// The system had no memory, or no descriptor, to give.
-    #[error("the system gave no memory: {0}; free some, or raise the limit on memory or open files")]
+    #[error("the system gave no memory: {0}")]
     System(io::Error),
     /// This process used up its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
@@ -68,7 +71,7 @@ impl AllocateError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::ENOMEM),
+            Self::System(error) => call::errno(error).unwrap_or(libc::ENOMEM),
             _ => libc::ENOMEM,
         }
     }
@@ -78,15 +81,22 @@ impl AllocateError {
 #[derive(Debug)]
 struct Arena {
     id: u32,
-    fd: Arc<OwnedFd>,
+    /// `None` where no memory can be shared: it is of this process alone then.
+    fd: Option<Arc<OwnedFd>>,
     mapping: Mapping,
 }
 
 impl Arena {
     /// Makes and maps an arena of `size` bytes, a multiple of the page size. All its pages are there.
     fn new(size: usize) -> Result<Self, AllocateError> {
-        let fd = sealed_memfd("percale-arena", size, 0)?;
-        let mapping = Mapping::of(fd.as_fd(), size)?;
+        let shared = sealed_memfd("percale-arena", size, 0).and_then(|fd| Ok((Mapping::of(fd.as_fd(), size)?, fd)));
+        let (mapping, fd) = match shared {
+            Ok((mapping, fd)) => (mapping, Some(fd)),
+            Err(error) => {
+                crate::later::later!(debug: %error, "memory of this process alone, which no peer can map");
+                (Mapping::private(size)?, None)
+            }
+        };
         let start = mapping.as_ptr().cast();
         if size >= SHARED {
             // Refused where the system's settings rule huge pages out; then ordinary pages do.
@@ -99,9 +109,12 @@ impl Arena {
         // SAFETY: as above.
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         crate::later::later!(trace: size, ?filled, "page table of an arena");
-        back(fd.as_fd(), 0, size)?;
+        if let Some(fd) = &fd {
+            // Pages that could all be written are there. (Ordinary memory is as that of any process: what there is none for ends it.)
+            back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
+        }
         let id = new_number().ok_or(AllocateError::Exhausted)?;
-        Ok(Self { id, fd: Arc::new(fd), mapping })
+        Ok(Self { id, fd: fd.map(Arc::new), mapping })
     }
 
     fn start(&self) -> usize {
@@ -213,8 +226,7 @@ pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
         allocation.fill(0);
         return Ok(allocation);
     }
-    let system = rustix::system::sysinfo();
-    let memory = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
+    let memory = kernel::system_memory().map_or(u64::MAX, |(memory, _)| memory);
     if len as u64 > memory {
         return Err(AllocateError::TooLarge(len));
     }
@@ -371,7 +383,8 @@ pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
     if offset.checked_add(len)? > size || offset == size {
         return None;
     }
-    Some(Located { arena: registered.arena.id, offset: offset as u64, size, fd: Arc::clone(&registered.arena.fd) })
+    let fd = Arc::clone(registered.arena.fd.as_ref()?);
+    Some(Located { arena: registered.arena.id, offset: offset as u64, size, fd })
 }
 
 #[cfg(test)]

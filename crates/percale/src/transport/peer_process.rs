@@ -21,7 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
+
+use crate::memory::interrupted::uninterrupted;
 
 use crate::memory::forked::{PerProcess, Process};
 use crate::memory::kernel;
@@ -95,7 +97,7 @@ impl PeerProcess {
     /// If no descriptor is left. That the address space cannot be opened is no error: see [`space`](Self::space).
     pub(crate) fn new(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
         let open = || rustix::fs::open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let space = retry_on_intr(open);
+        let space = uninterrupted(open);
         if let Err(error @ (Errno::MFILE | Errno::NFILE)) = space {
             return Err(error.into());
         }
@@ -149,7 +151,7 @@ impl PeerProcess {
         // Nothing is mapped at address 0, so nothing is read: the call fails while the address space is there, and succeeds with nothing
         // when it is not.
         let space = self.space.as_ref().ok()?;
-        let read = retry_on_intr(|| rustix::io::pread(space, &mut [0_u8; 1], 0));
+        let read = uninterrupted(|| rustix::io::pread(space, &mut [0_u8; 1], 0));
         (read == Ok(0)).then_some(ProcessEnded::Executed)
     }
 
@@ -164,7 +166,7 @@ impl PeerProcess {
 
     fn has_exited(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&Timespec::default())));
+        let polled = uninterrupted(|| rustix::event::poll(&mut fds, Some(&Timespec::default())));
         polled.is_ok() && !fds[0].revents().is_empty()
     }
 }

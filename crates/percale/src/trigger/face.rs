@@ -53,7 +53,7 @@ impl WorkError {
         match self {
             Self::Post(error) => error.errno(),
             Self::OtherDomain | Self::CountedTwice => libc::EINVAL,
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

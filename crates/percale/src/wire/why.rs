@@ -20,7 +20,7 @@ pub enum Why {
     MeetingFailed = 6,
     /// Nobody answered at the Unix socket.
     SocketUnreachable = 7,
-    /// A descriptor limit was reached.
+    /// A descriptor limit was reached, or is near: the rest is left to connections over TCP.
     Descriptors = 8,
     /// What was passed at the meeting was not what belongs there.
     BadResources = 9,
@@ -86,7 +86,7 @@ impl fmt::Display for Why {
             Self::ShmNotAllowed => "shared memory is not allowed by one side",
             Self::MeetingFailed => "the meeting over shared memory failed",
             Self::SocketUnreachable => "the peer's Unix socket cannot be reached",
-            Self::Descriptors => "one side has no descriptors left",
+            Self::Descriptors => "one side has few descriptors left (ulimit -n)",
             Self::BadResources => "the peer passed wrong descriptors for shared memory",
             Self::Authorization => "the authorization keys do not match",
             Self::NoTransport => "the two sides allow no common transport",

@@ -32,13 +32,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 pub(in crate::completion) use self::face::face;
 pub(in crate::completion) use self::followers::Follower;
 use self::followers::Followers;
 use self::mark::Mark;
+use crate::memory::call::{call, named};
+use crate::memory::event::EventDescriptor;
 use crate::memory::forked::Process;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
@@ -90,7 +92,7 @@ pub enum WaitError {
     )]
     NotDriven,
     /// The system refused to let the thread sleep, mostly for want of descriptors.
-    #[error("the system refused a descriptor to sleep on: {0}; raise the limit on open files, or poll instead")]
+    #[error("the system refused a descriptor to sleep on: {0}; or poll instead")]
     System(io::Error),
 }
 
@@ -107,7 +109,7 @@ impl WaitError {
         match self {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::NotDriven => libc::EDEADLK,
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }
@@ -116,7 +118,7 @@ impl WaitError {
 #[derive(Debug)]
 struct Outside {
     epoll: OwnedFd,
-    event: OwnedFd,
+    event: EventDescriptor,
 }
 
 /// Where threads sleep until a queue or counter has something.
@@ -129,7 +131,7 @@ pub struct Wait {
     /// They progress by themselves.
     automatic: AtomicBool,
     /// An eventfd for each thread that is in the sleeping part of `until`.
-    sleepers: Mutex<Vec<Arc<OwnedFd>>>,
+    sleepers: Mutex<Vec<Arc<EventDescriptor>>>,
     /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
     drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
     /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
@@ -326,7 +328,7 @@ impl Wait {
         if let Some(outside) = self.outside.get() {
             return Ok(outside);
         }
-        let outside = Outside { epoll: epoll::create(CreateFlags::CLOEXEC)?, event: event()? };
+        let outside = Outside { epoll: new_set()?, event: EventDescriptor::new()? };
         epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
         epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
         // If another thread was faster, its descriptors are the ones.
@@ -427,12 +429,12 @@ impl Wait {
 /// A thread on the list of those to wake, until this is dropped.
 struct Sleeper<'a> {
     wait: &'a Wait,
-    event: Arc<OwnedFd>,
+    event: Arc<EventDescriptor>,
 }
 
 impl<'a> Sleeper<'a> {
     fn enlist(wait: &'a Wait) -> io::Result<Self> {
-        let event = Arc::new(event()?);
+        let event = Arc::new(EventDescriptor::new()?);
         lock(&wait.sleepers).push(Arc::clone(&event));
         Ok(Self { wait, event })
     }
@@ -444,7 +446,7 @@ impl<'a> Sleeper<'a> {
         match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
             // Interrupted by a signal: the caller looks again, and at the time.
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(named("poll")(error)),
         }
     }
 }
@@ -460,34 +462,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn event() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+fn new_set() -> io::Result<OwnedFd> {
+    call("epoll_create1", || epoll::create(CreateFlags::CLOEXEC))
 }
 
-fn pollable(descriptor: &OwnedFd) -> PollFd<'_> {
+fn pollable(descriptor: &impl AsFd) -> PollFd<'_> {
     PollFd::new(descriptor, PollFlags::IN)
 }
 
-fn ring(event: &OwnedFd) {
-    // EAGAIN: it counts to its end, so it is readable already.
-    if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()))
-        && error != Errno::AGAIN
-    {
+fn ring(event: &EventDescriptor) {
+    if let Err(error) = event.signal() {
         crate::later::later!(error: %error, "a sleeping thread could not be woken");
     }
 }
 
-fn drain(event: &OwnedFd) -> io::Result<()> {
-    match rustix::io::retry_on_intr(|| rustix::io::read(event, &mut [0; 8])) {
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+fn drain(event: &EventDescriptor) -> io::Result<()> {
+    event.clear().map_err(named("read"))
 }
 
 fn watch(set: &OwnedFd, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let Some(descriptor) = descriptor else { return Ok(()) };
     match epoll::add(set, descriptor, EventData::new_u64(0), EventFlags::IN) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(named("epoll_ctl")(error)),
     }
 }

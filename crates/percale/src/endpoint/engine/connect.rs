@@ -20,6 +20,7 @@ use crate::completion::event::Event;
 use crate::domain::Trust;
 use crate::endpoint::spin::InVain;
 use crate::fabric::TransportKind;
+use crate::memory::call::call;
 use crate::memory::forked::Process;
 use crate::memory::region::{Keys, Via};
 use crate::transport::any::AnyLink;
@@ -92,11 +93,27 @@ pub(crate) struct Bedside {
 }
 
 impl Bedside {
-    /// A new one.
-    pub(crate) fn new() -> std::io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+    /// A new one, that peers can ring.
+    ///
+    /// # Errors
+    /// What making the memory or the descriptors says.
+    pub(crate) fn shared() -> std::io::Result<Self> {
+        Self::of(Bell::new()?)
+    }
+
+    /// A new one, that only threads of this process ring.
+    ///
+    /// # Errors
+    /// As of [`shared`](Self::shared), but for what only shared memory needs.
+    pub(crate) fn private() -> std::io::Result<Self> {
+        Self::of(Bell::private()?)
+    }
+
+    fn of(bell: Bell) -> std::io::Result<Self> {
+        let bell = Arc::new(bell);
+        let epoll = call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        let data = epoll::EventData::new_u64(BELL);
+        call("epoll_ctl", || epoll::add(&epoll, bell.event_fd(), data, epoll::EventFlags::IN))?;
         Ok(Self { doorbell: Arc::new(Doorbell::new(bell)), epoll: Arc::new(epoll) })
     }
 }

@@ -476,6 +476,7 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
         Broken::NoMemory(_) => ErrorCode::NoMemory,
+        Broken::System(..) => ErrorCode::Io,
     }
 }
 

@@ -39,12 +39,8 @@ impl Doorbell {
 }
 
 impl LocalBell for Doorbell {
-    fn memory(&self) -> BorrowedFd<'_> {
-        self.bell.memory_fd()
-    }
-
-    fn event(&self) -> BorrowedFd<'_> {
-        self.bell.event_fd()
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.bell.descriptors()
     }
 
     fn allocate(&self) -> Option<u32> {

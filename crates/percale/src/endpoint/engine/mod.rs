@@ -332,10 +332,9 @@ impl Engine {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let ready = match epoll::wait(&*self.epoll, &mut events[..], Some(&now)) {
             Ok((ready, _)) => ready,
-            Err(rustix::io::Errno::INTR) => return any,
             Err(error) => {
-                crate::later::later!(error: %error, "epoll_wait failed");
-                return any;
+                crate::later::later!(debug: %error, "epoll_pwait2 failed: every socket is looked at");
+                return any | self.poll_all_sockets();
             }
         };
         for event in ready {
@@ -355,6 +354,19 @@ impl Engine {
                 any = true;
             }
         }
+        any
+    }
+
+    /// Looks at all that an epoll would tell of, where the system does not let us ask one.
+    #[cold]
+    fn poll_all_sockets(&mut self) -> bool {
+        let mut any = false;
+        for slot in 0..self.links.len() as Connection {
+            if matches!(self.links[slot as usize], Some(AnyLink::Tcp(_) | AnyLink::Verbs(_))) {
+                any |= self.poll_link(slot);
+            }
+        }
+        self.tick();
         any
     }
 

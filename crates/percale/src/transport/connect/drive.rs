@@ -56,7 +56,7 @@ impl Reactor {
         let hello = match owner.hello() {
             Ok(hello) => Hello { wanted: context, ..hello },
             Err(error) => {
-                let error = ConnectError::System(error.to_string(), libc::EIO);
+                let error = ConnectError::of_error(&error);
                 owner.post(Notice::Failed { attempt: number, error });
                 return;
             }
@@ -82,7 +82,7 @@ impl Reactor {
 
     fn dial(&mut self, id: u64, setup: &mut Setup) -> Result<(), ConnectError> {
         let owner = self.endpoints.get(&setup.endpoint).ok_or(ConnectError::Closed(setup.remote))?;
-        let mut hello = owner.hello().map_err(|error| ConnectError::System(error.to_string(), libc::EIO))?;
+        let mut hello = owner.hello().map_err(|error| ConnectError::of_error(&error))?;
         (hello.wanted, hello.called) = (setup.ours.wanted, plain(setup.remote));
         match &mut setup.side {
             Side::Initiator(attempt) => {
@@ -108,17 +108,17 @@ impl Reactor {
         setup.ours = hello;
         (setup.stage, setup.peer, setup.meeting) = (Stage::Connecting, None, None);
         let connect = || {
-            let socket = listen::tcp_socket(setup.remote)?;
-            rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+            let socket = listen::tcp_socket(setup.remote).map_err(|errno| ("socket", errno))?;
+            listen::send_at_once(&socket);
             match uninterrupted(|| rustix::net::connect(&socket, &setup.remote)) {
                 // After an interruption it may be under way, or done.
                 Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY | Errno::ISCONN) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(("connect", errno)),
             }
-            self.register(&socket, id, false)?;
+            self.register(&socket, id, false).map_err(|errno| ("epoll_ctl", errno))?;
             Ok(socket)
         };
-        setup.tcp = Some(connect().map_err(|errno| setup.socket_error(errno))?);
+        setup.tcp = Some(connect().map_err(|(call, errno)| setup.socket_error(call, errno))?);
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Reactor {
             match setup.flush() {
                 Ok(true) => {}
                 Ok(false) => return Next::Stay,
-                Err(errno) => return Next::Fail(setup.socket_error(errno)),
+                Err(errno) => return Next::Fail(setup.socket_error("sendto", errno)),
             }
             // The meeting may have been confirmed, and the initiator may have closed TCP right after: look there first.
             if setup.tcp.is_none() && setup.meeting.is_none() {
@@ -506,7 +506,7 @@ impl Reactor {
     fn call_meeting(&mut self, id: u64, setup: &mut Setup, peer: &Incarnation, token: Token) -> Next {
         let bell = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.bell.clone());
         let meeting = match bell {
-            Some(bell) => Meeting::call(&bell, peer, token),
+            Some(bell) => Meeting::call(&bell, peer, token, setup.room()),
             None => Err(Degraded::from(Errno::OPNOTSUPP)),
         };
         let registered = meeting.and_then(|meeting| {

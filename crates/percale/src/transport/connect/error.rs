@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::memory::call::{errno, named};
 use crate::wire::hello::{Malformed, VERSION};
 
 /// Why a connection could not be made.
@@ -99,9 +100,14 @@ impl ConnectError {
         }
     }
 
-    /// What the kernel said about a socket to `peer`.
-    pub(super) fn of_socket(errno: Errno, peer: SocketAddr, timeout: Duration) -> Self {
+    /// What the kernel said to a call about a socket to `peer`.
+    pub(super) fn of_socket(call: &'static str, errno: Errno, peer: SocketAddr, timeout: Duration) -> Self {
         match errno {
+            // A firewall may answer so to connect(2) alone; else it is the call that is not allowed.
+            Errno::PERM | Errno::ACCESS if call == "connect" => {
+                Self::Unreachable(peer, format!("connect: {errno}: a firewall or a sandbox does not allow it"))
+            }
+            Errno::PERM | Errno::ACCESS | Errno::INVAL if call != "connect" => Self::of_call(call, errno),
             Errno::CONNREFUSED => Self::Refused(peer),
             Errno::TIMEDOUT => Self::Timeout { peer, timeout },
             Errno::MFILE | Errno::NFILE => Self::Descriptors { peer: false },
@@ -110,13 +116,21 @@ impl ConnectError {
             | Errno::HOSTUNREACH
             | Errno::NETDOWN
             | Errno::HOSTDOWN
-            | Errno::ACCESS
-            | Errno::PERM
             | Errno::ADDRNOTAVAIL
             | Errno::AFNOSUPPORT
             | Errno::INVAL => Self::Unreachable(peer, errno.to_string()),
-            other => Self::System(other.to_string(), other.raw_os_error()),
+            other => Self::of_call(call, other),
         }
+    }
+
+    /// What the kernel said to any other call.
+    pub(super) fn of_call(call: &'static str, errno: Errno) -> Self {
+        Self::System(named(call)(errno).to_string(), errno.raw_os_error())
+    }
+
+    /// The same, of an error that may name its call.
+    pub(super) fn of_error(error: &std::io::Error) -> Self {
+        Self::System(error.to_string(), errno(error).unwrap_or(libc::EIO))
     }
 }
 

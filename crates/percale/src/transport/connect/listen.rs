@@ -1,11 +1,14 @@
 //! The sockets at which an endpoint is found, and the address that it tells its peers.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::later::later;
+use crate::memory::call::{call, named};
+use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::Incarnation;
@@ -34,15 +37,22 @@ impl Listeners {
     pub(super) fn open(bind: SocketAddr, interface: Option<&str>, unix: Option<&Incarnation>) -> io::Result<Self> {
         let interfaces = if bind.ip().is_unspecified() { host::interfaces()? } else { Vec::new() };
         let (ip, explanation) = host::advertised(bind.ip(), interface, &interfaces)?;
-        let tcp = tcp_socket(bind)?;
+        let tcp = tcp_socket(bind).map_err(named("socket"))?;
         // A port is free again as soon as its listener is gone, whatever connections linger.
-        sockopt::set_socket_reuseaddr(&tcp, true)?;
+        let mut options = sockopt::set_socket_reuseaddr(&tcp, true);
         if bind.is_ipv6() && bind.ip().is_unspecified() {
-            sockopt::set_ipv6_v6only(&tcp, false)?;
+            options = options.and(sockopt::set_ipv6_v6only(&tcp, false));
         }
-        rustix::net::bind(&tcp, &bind)?;
-        rustix::net::listen(&tcp, BACKLOG)?;
-        let mut address = SocketAddr::try_from(rustix::net::getsockname(&tcp)?)?;
+        if let Err(error) = options {
+            later!(warn: %error, "setsockopt failed: the port may stay taken for a minute after the endpoint is closed");
+        }
+        rustix::net::bind(&tcp, &bind).map_err(|errno| match errno {
+            Errno::PERM | Errno::NOSYS => named("bind")(errno),
+            other => other.into(), // It is about the address.
+        })?;
+        call("listen", || rustix::net::listen(&tcp, BACKLOG))?;
+        can_accept(&tcp)?;
+        let mut address = SocketAddr::try_from(call("getsockname", || rustix::net::getsockname(&tcp))?)?;
         address.set_ip(ip);
         Ok(Self { tcp: Some(tcp), unix: unix.and_then(meeting_place), address, explanation })
     }
@@ -51,6 +61,18 @@ impl Listeners {
     pub(super) fn of_context(address: SocketAddr, explanation: String, unix: Option<&Incarnation>) -> Self {
         Self { tcp: None, unix: unix.and_then(meeting_place), address, explanation }
     }
+}
+
+/// Tries whether an endpoint could listen at this address, at any port.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn tcp_listens(ip: IpAddr) -> io::Result<()> {
+    let address = SocketAddr::new(ip, 0);
+    let socket = tcp_socket(address).map_err(named("socket"))?;
+    call("bind", || rustix::net::bind(&socket, &address))?;
+    call("listen", || rustix::net::listen(&socket, 1))?;
+    can_accept(&socket)
 }
 
 /// A non-blocking TCP socket of the family of `address`.
@@ -72,9 +94,38 @@ fn meeting_place(incarnation: &Incarnation) -> Option<ProcessSocket> {
         .ok()
 }
 
-fn unix_listener(incarnation: &Incarnation) -> io::Result<ProcessSocket> {
+pub(super) fn unix_listener(incarnation: &Incarnation) -> io::Result<ProcessSocket> {
     let (socket, address) = unix_socket(incarnation)?;
-    rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    call("bind", || rustix::net::bind(&socket, &address))?;
+    call("listen", || rustix::net::listen(&socket, BACKLOG))?;
+    can_accept(&socket)?;
     Ok(socket)
+}
+
+/// Short messages leave at once, if the system allows to say so.
+pub(super) fn send_at_once(socket: &ProcessSocket) {
+    if let Err(error) = sockopt::set_tcp_nodelay(socket, true) {
+        later!(warn: %error, "setsockopt failed: short messages may wait for others");
+    }
+}
+
+/// Takes a call at a listener, by an older system call where the newer one is not allowed.
+pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSocket, Option<SocketAddrAny>)> {
+    ProcessSocket::accept(|| match uninterrupted(|| rustix::net::acceptfrom_with(listener, FLAGS)) {
+        Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::INTR) => {
+            let (socket, from) = uninterrupted(|| rustix::net::acceptfrom(listener))?;
+            rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+            rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::RDWR)?;
+            Ok((socket, from))
+        }
+        result => result,
+    })
+}
+
+/// Tries whether calls can be taken at a listener. One that came already is turned away, and tries again.
+fn can_accept(listener: &ProcessSocket) -> io::Result<()> {
+    match accept(listener) {
+        Ok(_) | Err(Errno::AGAIN | Errno::CONNABORTED | Errno::PROTO) => Ok(()),
+        Err(errno) => Err(named("accept4")(errno)),
+    }
 }

@@ -6,9 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::io::retry_on_intr;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::memory::call::{call, named};
+use crate::memory::interrupted::uninterrupted;
 use crate::transport::peer_process::{PeerProcess, ProcessEnded};
 use crate::transport::process_socket::ProcessSocket;
 
@@ -30,7 +32,7 @@ pub(super) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &raw mut len)
     };
     if result != 0 {
-        return Err(io::Error::last_os_error());
+        return Err(named("getsockopt")(last_errno()));
     }
     Ok(Credentials { pid: found.pid, uid: found.uid })
 }
@@ -50,12 +52,16 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd
         rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
         return Ok(owned);
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
-        return Err(error);
+    let errno = last_errno();
+    if errno != Errno::NOPROTOOPT {
+        return Err(named("getsockopt")(errno));
     }
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-    Ok(retry_on_intr(|| rustix::process::pidfd_open(pid, PidfdFlags::empty()))?)
+    call("pidfd_open", || rustix::process::pidfd_open(pid, PidfdFlags::empty()))
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// What is watched of a local peer after its connection stands.
@@ -79,7 +85,7 @@ impl Watched {
             None => {}
         }
         let mut fds = [PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::RDHUP)];
-        retry_on_intr(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).ok()?;
+        uninterrupted(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).ok()?;
         fds[0]
             .revents()
             .intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)

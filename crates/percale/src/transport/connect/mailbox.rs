@@ -37,10 +37,9 @@ pub struct PeerIdentity {
 
 /// The local endpoint's doorbell, as far as connection set-up needs it.
 pub trait LocalBell: Send + Sync {
-    /// The sealed memory of the doorbell page.
-    fn memory(&self) -> BorrowedFd<'_>;
-    /// The eventfd by which peers wake the endpoint.
-    fn event(&self) -> BorrowedFd<'_>;
+    /// The sealed memory of the doorbell page, and the eventfd by which peers wake the endpoint. `None` if peers cannot ring it: then the
+    /// endpoint has no shared memory.
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]>;
     /// Reserves a bit for one peer; `None` if all are taken. The link gives it back when it is dropped.
     fn allocate(&self) -> Option<u32>;
     /// Gives back a bit that no link came to own.

@@ -7,7 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +17,11 @@ use zerocopy::little_endian::{U32, U64};
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
+use crate::later::later;
+use crate::memory::call::errno;
 use crate::memory::forked::{PerProcess, word_of_this_process};
 use crate::memory::interrupted::uninterrupted;
+use crate::memory::kernel;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::process_socket::ProcessSocket;
 use crate::transport::shm::Mappings;
@@ -47,7 +50,8 @@ impl From<Errno> for Degraded {
 
 impl From<std::io::Error> for Degraded {
     fn from(error: std::io::Error) -> Self {
-        Errno::from_io_error(&error).unwrap_or(Errno::IO).into()
+        later!(debug: %error, "shared memory cannot be set up");
+        errno(&error).map_or(Errno::IO, Errno::from_raw_os_error).into()
     }
 }
 
@@ -113,6 +117,29 @@ struct Passed {
     mappings: Option<Mappings>,
 }
 
+/// Which descriptors a pair may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Room {
+    /// All but some, which are left to connections over TCP: those need one each, and a pair several.
+    Spare,
+    /// All: there is no other transport.
+    All,
+}
+
+impl Room {
+    /// Descriptors that pairs leave: so many of those that the process may have, or a quarter if that is less.
+    const SPARE: u64 = 256;
+
+    /// Checks whether there is room for a pair, given the newest descriptor: the kernel gives the lowest one that is free.
+    fn check(self, newest: RawFd) -> Result<(), Degraded> {
+        let limit = kernel::limit(libc::RLIMIT_NOFILE);
+        let (Self::Spare, Some(limit)) = (self, limit) else { return Ok(()) };
+        let most = limit.saturating_sub((limit / 4).min(Self::SPARE));
+        let is_free = u64::try_from(newest).is_ok_and(|newest| newest < most);
+        is_free.then_some(()).ok_or(Degraded::because(Why::Descriptors))
+    }
+}
+
 /// One side of a meeting.
 pub(super) struct Meeting {
     side: usize,
@@ -130,6 +157,7 @@ impl Meeting {
         side: usize,
         control: ProcessSocket,
         bell: &Arc<dyn LocalBell>,
+        room: Room,
         pair: impl FnOnce() -> Result<OwnedFd, Degraded>,
     ) -> Result<Self, (ProcessSocket, Degraded)> {
         let gathered = (|| {
@@ -142,6 +170,7 @@ impl Meeting {
             })?;
             let process = Arc::new(PeerProcess::new(who.pid, pidfd)?);
             let duplicate = control.try_clone()?;
+            room.check(duplicate.as_raw_fd())?;
             let watched = Watched { process, control: duplicate };
             let bit = Bit::of(bell)?;
             let word = word()?;
@@ -163,16 +192,22 @@ impl Meeting {
     }
 
     /// The initiator's start: goes to the acceptor's socket and makes the offer.
-    pub(super) fn call(bell: &Arc<dyn LocalBell>, acceptor: &Incarnation, token: Token) -> Result<Self, Degraded> {
+    pub(super) fn call(
+        bell: &Arc<dyn LocalBell>,
+        acceptor: &Incarnation,
+        token: Token,
+        room: Room,
+    ) -> Result<Self, Degraded> {
         let (control, address) = listen::unix_socket(acceptor)?;
         uninterrupted(|| rustix::net::connect(&control, &address))?;
-        let meeting = Self::new(0, control, bell, || {
+        let meeting = Self::new(0, control, bell, room, || {
             let pair = bell.make_pair()?;
             passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
             Ok(pair)
         })
         .map_err(|(_, degraded)| degraded)?;
-        let descriptors = [meeting.pair.as_fd(), bell.memory(), bell.event()];
+        let [page, event] = bell.descriptors().ok_or(Degraded::because(Why::ShmNotAllowed))?;
+        let descriptors = [meeting.pair.as_fd(), page, event];
         passing::send(meeting.control.as_fd(), &Offer::new(token, meeting.ours), &descriptors)?;
         Ok(meeting)
     }
@@ -200,11 +235,12 @@ impl Meeting {
         control: ProcessSocket,
         offer: &Offer,
         descriptors: Vec<OwnedFd>,
+        room: Room,
     ) -> Result<Self, Degraded> {
         let bad = Degraded::because(Why::BadResources);
         let received = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| bad);
         let result = match received {
-            Ok([pair, peer_bell, event]) => Self::new(1, control, bell, || {
+            Ok([pair, peer_bell, event]) => Self::new(1, control, bell, room, || {
                 passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
                 Ok(pair)
             })
@@ -217,7 +253,8 @@ impl Meeting {
         match result {
             Ok(meeting) => {
                 let answer = Answer::new(Why::SameHost, 0, offer.half.challenge, meeting.ours);
-                passing::send(meeting.control.as_fd(), &answer, &[bell.memory(), bell.event()])?;
+                let descriptors = bell.descriptors().ok_or(Degraded::because(Why::ShmNotAllowed))?;
+                passing::send(meeting.control.as_fd(), &answer, &descriptors)?;
                 Ok(meeting)
             }
             Err((control, degraded)) => {

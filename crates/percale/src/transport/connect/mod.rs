@@ -9,6 +9,7 @@
 //! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host; `pairing` connects queue pairs.
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` goes on with
 //!   it and `settle` says what becomes of it. `liveness` watches local peers afterwards.
+//! * `facilities` lists what the system must allow for shared memory, and tries it.
 //! * `background` lets the thread run where and when there is room, wherever its starter is pinned.
 //!
 //! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
@@ -27,6 +28,7 @@ mod arbiter;
 pub(crate) mod background;
 mod drive;
 mod error;
+mod facilities;
 mod handshake;
 mod listen;
 mod liveness;
@@ -43,6 +45,8 @@ mod tests;
 mod timeouts;
 
 pub use error::ConnectError;
+pub(crate) use facilities::{Facility, facilities};
+pub(crate) use listen::tcp_listens;
 pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
 pub use service::{EndpointOptions, Naming, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;

@@ -13,23 +13,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
+use super::ConnectError;
 use super::arbiter::Whereabouts;
 use super::handshake::{self, Handshake};
-use super::listen::FLAGS;
+use super::listen::{self, FLAGS};
 use super::liveness::{self, Watched};
 use super::mailbox::Notice;
-use super::meeting::Meeting;
+use super::meeting::{Meeting, Room};
 use super::pairing::Pairs;
 use super::passing;
 use super::service::{Command, Naming, Opened, Shared};
 use super::setup::Setup;
 use crate::later::later;
 use crate::memory::barrier;
+use crate::memory::call::call;
+use crate::memory::kernel;
 use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
@@ -57,12 +60,15 @@ const BATCH: usize = 64;
 /// So many, and no more than this part of the descriptors that the process may have: what strangers hold leaves room for what the
 /// application opens. Asked each time, for the limit can change.
 fn at_most(count: usize, part: u64) -> usize {
-    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = kernel::limit(libc::RLIMIT_NOFILE);
     descriptors.map_or(count, |most| count.min(usize::try_from(most / part).unwrap_or(count))).max(1)
 }
 
 /// How often local peers are looked at that gave no sign.
 const ROUND: Duration = Duration::from_secs(1);
+
+/// How often everything is looked at where the system does not let us wait for events.
+const EVERYTHING: Duration = Duration::from_millis(2);
 
 /// How long a listener rests when no descriptor can be had at all.
 const REST: Duration = Duration::from_millis(50);
@@ -154,19 +160,19 @@ pub(super) struct Reactor {
 impl Reactor {
     pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
         let reactor = Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll: call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?,
             endpoints: HashMap::new(),
             setups: HashMap::new(),
             callers: HashMap::new(),
             watches: HashMap::new(),
             round: None,
             timers: BTreeSet::new(),
-            reserve: Some(reserve()?),
+            reserve: Some(call("openat", reserve)?),
             pairs: Pairs::new("percale-pairs"),
             shared,
         };
         let data = epoll::EventData::new_u64(WAKE);
-        epoll::add(&reactor.epoll, &reactor.shared.wake, data, epoll::EventFlags::IN)?;
+        call("epoll_ctl", || epoll::add(&reactor.epoll, &reactor.shared.wake, data, epoll::EventFlags::IN))?;
         Ok(reactor)
     }
 
@@ -182,13 +188,11 @@ impl Reactor {
             let timeout = next.map(|due| {
                 let rest = due.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
                 // Rounded up, or the last millisecond before a timer would be spent spinning.
-                let rest = rest + Duration::from_micros(10);
-                Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() }
+                timespec(rest + Duration::from_micros(10))
             });
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    later!(error: %error, "epoll failed: no more connections can be made");
+            if let Err(error) = self.wait(&mut events, timeout.as_ref()) {
+                later!(debug: %error, "everything is looked at, since nothing tells what to look at");
+                if !self.look_at_all() {
                     return;
                 }
             }
@@ -211,12 +215,36 @@ impl Reactor {
         }
     }
 
+    /// Waits for events.
+    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) -> io::Result<()> {
+        call("epoll_pwait2", || epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout)).map(drop)
+    }
+
+    /// Where the system does not let us wait for events: after a moment, drives everything there is. `false`: it is time to end.
+    #[cold]
+    fn look_at_all(&mut self) -> bool {
+        let mut wake = [PollFd::new(&self.shared.wake, PollFlags::IN)];
+        if rustix::event::poll(&mut wake, Some(&timespec(EVERYTHING))).is_err() {
+            std::thread::sleep(EVERYTHING);
+        }
+        if !self.obey() {
+            return false;
+        }
+        let endpoints: Vec<u64> = self.endpoints.keys().copied().collect();
+        for id in endpoints {
+            self.accept_tcp(id);
+            self.accept_unix(id);
+        }
+        let others = self.setups.keys().chain(self.callers.keys()).chain(self.watches.keys());
+        let others: Vec<u64> = others.copied().collect();
+        others.into_iter().for_each(|id| self.dispatch(id, TCP));
+        true
+    }
+
     /// Carries out what endpoints asked. `false`: it is time to end.
     fn obey(&mut self) -> bool {
         // Emptied before the queue is looked at: what is queued later wakes the thread again.
-        if let Err(error) = rustix::io::read(&self.shared.wake, &mut [0u8; 8])
-            && error != Errno::AGAIN
-        {
+        if let Err(error) = self.shared.wake.clear() {
             later!(error: %error, "the connection service's wake-up failed");
         }
         for command in self.shared.take() {
@@ -368,7 +396,7 @@ impl Reactor {
         loop {
             let listeners = &self.endpoints.get(&id)?.opened.listeners;
             let listener = if unix { listeners.unix.as_ref()? } else { listeners.tcp.as_ref()? };
-            match ProcessSocket::accept(|| rustix::net::acceptfrom_with(listener, FLAGS)) {
+            match listen::accept(listener) {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
                 // Whoever has said nothing yet gives its descriptor to the next.
@@ -380,7 +408,12 @@ impl Reactor {
                     return None;
                 }
                 // The caller is gone already.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
+                Err(Errno::CONNABORTED | Errno::PROTO) => {}
+                // Not allowed any more: callers are told at once, instead of waiting in the queue.
+                Err(error @ (Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::INTR)) => {
+                    self.stop_listening(id, unix, error);
+                    return None;
+                }
                 Err(error) => {
                     later!(warn: %error, "no calls can be taken for a moment");
                     self.rest(id);
@@ -390,6 +423,21 @@ impl Reactor {
         }
     }
 
+    /// Closes a listener at which no call can be taken: whoever waits there, or comes later, is refused by the kernel.
+    fn stop_listening(&mut self, id: u64, unix: bool, errno: Errno) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let listeners = &mut endpoint.opened.listeners;
+        if unix {
+            later!(warn: %errno, "accept4 failed: local peers are reached over TCP from now on");
+            listeners.unix = None;
+            return;
+        }
+        later!(error: %errno, "accept4 failed: no peer can connect to this endpoint any more");
+        listeners.tcp = None;
+        let (from, error) = (listeners.address, ConnectError::of_call("accept4", errno));
+        endpoint.post(Notice::TurnedAway { from, error });
+    }
+
     fn accept_tcp(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, from)) = self.accept(id, false) else { return };
@@ -397,7 +445,15 @@ impl Reactor {
             self.make_room(id);
             let Some(endpoint) = self.endpoints.get(&id) else { return };
             let Ok(hello) = endpoint.hello() else { continue };
-            let Some(called) = local_address(&socket) else { continue };
+            let called = match local_address(&socket) {
+                Ok(called) => called,
+                Err(errno) => {
+                    later!(warn: %errno, "getsockname failed: a call could not be taken");
+                    let error = ConnectError::of_call("getsockname", errno);
+                    endpoint.post(Notice::TurnedAway { from: remote, error });
+                    continue;
+                }
+            };
             let hello = Hello { called, ..hello };
             let handshake = Handshake::new(false, &hello, endpoint.opened.key.clone());
             let due = Instant::now() + endpoint.opened.timeouts.host;
@@ -410,10 +466,13 @@ impl Reactor {
     fn take_in(&mut self, setup: Setup) {
         let id = self.number();
         let Some(socket) = &setup.tcp else { return };
-        if let Err(error) =
-            rustix::net::sockopt::set_tcp_nodelay(socket, true).and_then(|()| self.register(socket, id, false))
-        {
-            later!(warn: %error, "a call could not be taken");
+        listen::send_at_once(socket);
+        if let Err(errno) = self.register(socket, id, false) {
+            later!(warn: %errno, "epoll_ctl failed: a call could not be taken");
+            if let Some(endpoint) = self.endpoints.get(&setup.endpoint) {
+                let error = ConnectError::of_call("epoll_ctl", errno);
+                endpoint.post(Notice::TurnedAway { from: setup.remote, error });
+            }
             return;
         }
         self.wake_at(setup.due, id);
@@ -551,7 +610,8 @@ impl Reactor {
             return;
         }
         self.unregister(&socket);
-        match Meeting::answer(&bell, socket, &offer, descriptors) {
+        let room = self.setups.get(&setup).map_or(Room::Spare, Setup::room);
+        match Meeting::answer(&bell, socket, &offer, descriptors, room) {
             Ok(meeting) => {
                 if let Err(error) = self.register(meeting.control(), setup, true) {
                     later!(warn: %error, "a meeting cannot go on");
@@ -639,10 +699,13 @@ impl Reactor {
     }
 }
 
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
+}
+
 /// The address of a socket that was accepted, which is the one that was called.
-fn local_address(socket: &ProcessSocket) -> Option<SocketAddr> {
-    let address = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    Some(plain(address))
+fn local_address(socket: &ProcessSocket) -> rustix::io::Result<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(socket)?).map(plain)
 }
 
 /// An address as it travels.

@@ -6,13 +6,9 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-
-use bitflags::bitflags;
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::ConnectTimeouts;
 use super::handshake::Key;
@@ -20,12 +16,14 @@ use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
 use crate::later::later;
+use crate::memory::call::start_thread;
+use crate::memory::event::EventDescriptor;
 use crate::memory::forked::{Process, ProcessMutex};
-use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::contexts::Contexts;
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
+use bitflags::bitflags;
 
 bitflags! {
     /// Which transports an endpoint may use towards its peers.
@@ -58,6 +56,8 @@ pub struct EndpointOptions {
     pub verbs: Option<Arc<Adapter>>,
     /// The endpoint's doorbell; without one there is no shared memory.
     pub bell: Option<Arc<dyn LocalBell>>,
+    /// Why it has no shared memory, if not for want of permission by its owner.
+    pub shm_missing: Option<Arc<str>>,
     /// It is this context of that site, and found at the site's address.
     pub context: Option<(Arc<Site>, u16)>,
     /// Whether callers are known by their addresses.
@@ -118,6 +118,7 @@ impl EndpointOptions {
             cma_allowed: true,
             verbs: None,
             bell: None,
+            shm_missing: None,
             context: None,
             naming: Naming::None,
         }
@@ -135,6 +136,7 @@ pub(super) struct Opened {
     pub(super) cma: bool,
     pub(super) verbs: Option<Arc<Adapter>>,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
+    pub(super) shm_missing: Option<Arc<str>>,
     /// Of a context: whose, and which.
     pub(super) site: Option<(u64, u16)>,
     /// Of a site: how many of its contexts can be named.
@@ -170,7 +172,7 @@ pub(super) enum Command {
 pub(super) struct Shared {
     /// `None` once the thread has ended: whatever is asked then is dropped, so that nobody waits for an answer.
     commands: Mutex<Option<VecDeque<Command>>>,
-    pub(super) wake: OwnedFd,
+    pub(super) wake: EventDescriptor,
     /// The process that the thread lives in.
     process: Process,
     /// Endpoints and everything else that the thread keeps are numbered from here.
@@ -183,8 +185,7 @@ impl Shared {
             Some(queue) => queue.push_back(command),
             None => return,
         }
-        // The counter cannot be full: the thread empties it before it takes the commands.
-        if let Err(error) = uninterrupted(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes())) {
+        if let Err(error) = self.wake.signal() {
             later!(error: %error, "the connection service could not be woken");
         }
     }
@@ -231,7 +232,7 @@ impl Service {
     /// # Errors
     /// If there is no descriptor or no thread left.
     pub fn start() -> io::Result<Arc<Self>> {
-        let wake = uninterrupted(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
+        let wake = EventDescriptor::new()?;
         let shared = Arc::new(Shared {
             commands: Mutex::new(Some(VecDeque::new())),
             wake,
@@ -240,7 +241,7 @@ impl Service {
         });
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
         let running = Running(Arc::clone(&shared));
-        let thread = std::thread::Builder::new().name("percale-connect".to_owned()).spawn(move || {
+        let thread = start_thread("percale-connect", move || {
             super::background::step_back();
             reactor.run();
             // The sockets are closed before anybody is told that the thread has ended.
@@ -301,6 +302,7 @@ impl Service {
                 cma: options.cma_allowed,
                 verbs: options.verbs,
                 bell: options.bell,
+                shm_missing: options.shm_missing,
                 site: site.as_ref().map(|seat| (seat.site.registration.id, seat.index)),
                 contexts,
                 naming: options.naming,

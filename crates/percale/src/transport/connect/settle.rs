@@ -8,6 +8,7 @@ use super::reactor::{Held, Reactor};
 use super::setup::{Next, Setup, Side, Stage, drain, reason};
 use crate::later::later;
 use crate::wire::hello::{Incarnation, random};
+use crate::wire::why::Why;
 
 /// How long a refusal may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -70,6 +71,13 @@ impl Reactor {
                         self.settle(id, setup, Next::Again { pause: true });
                         return;
                     }
+                    // Others may give descriptors back meanwhile: those of connections being made are many.
+                    let mine = matches!(error, ConnectError::Descriptors { peer: false });
+                    if mine && Instant::now() + attempt.timeout / 2 < attempt.deadline {
+                        attempt.last = Some(error);
+                        self.settle(id, setup, Next::Again { pause: true });
+                        return;
+                    }
                     let attempt = attempt.number;
                     drop(setup);
                     if let Some(owner) = self.endpoints.get(&endpoint) {
@@ -107,7 +115,12 @@ impl Reactor {
                 if let Some(socket) = setup.tcp.take() {
                     self.unregister(&socket);
                     let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
-                    self.establish(setup, Made::Tcp(socket), (0, uid), reason("tcp", why, errno));
+                    let mut text = reason("tcp", why, errno);
+                    let missing = self.endpoints.get(&endpoint).and_then(|owner| owner.opened.shm_missing.as_ref());
+                    if let (Why::ShmNotAllowed, Some(missing)) = (why, missing) {
+                        text = format!("{text}: {missing}");
+                    }
+                    self.establish(setup, Made::Tcp(socket), (0, uid), text);
                 }
             }
             Next::Verbs(why) => {

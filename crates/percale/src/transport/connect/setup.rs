@@ -10,9 +10,10 @@ use zerocopy::IntoBytes;
 
 use super::arbiter::Whereabouts;
 use super::handshake::{Event, Handshake};
-use super::meeting::{Degraded, Meeting};
+use super::meeting::{Degraded, Meeting, Room};
 use super::pairing::Pairing;
 use super::{ConnectError, ConnectTimeouts};
+use crate::memory::interrupted::uninterrupted;
 use crate::transport::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
@@ -222,6 +223,11 @@ impl Setup {
         self.ours.flags & self.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags)
     }
 
+    /// Which descriptors a pair may take.
+    pub(super) fn room(&self) -> Room {
+        if self.both().contains(HelloFlags::TCP) { Room::Spare } else { Room::All }
+    }
+
     pub(super) fn incarnation(&self) -> Option<Incarnation> {
         self.peer.as_ref().map(|hello| hello.incarnation)
     }
@@ -249,10 +255,9 @@ impl Setup {
         let Some(socket) = &self.tcp else { return Ok(true) };
         let output = self.handshake.output();
         while !output.is_empty() {
-            match rustix::net::send(socket, output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match uninterrupted(|| rustix::net::send(socket, output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
                 Ok(sent) => drop(output.drain(..sent)),
                 Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
@@ -268,7 +273,7 @@ impl Setup {
             if wants == 0 {
                 return Ok(None);
             }
-            match rustix::net::recv(socket, &mut buffer[..wants], RecvFlags::DONTWAIT) {
+            match uninterrupted(|| rustix::net::recv(socket, &mut buffer[..wants], RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => return Err(Next::Fail(ConnectError::Closed(self.remote))),
                 Ok((got, _)) => match self.handshake.feed(&buffer[..got]) {
                     Ok(None) => {}
@@ -279,29 +284,31 @@ impl Setup {
                     }
                 },
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Next::Fail(self.socket_error(errno))),
+                Err(errno) => return Err(Next::Fail(self.socket_error("recvfrom", errno))),
             }
         }
     }
 
-    pub(super) fn socket_error(&self, errno: Errno) -> ConnectError {
+    pub(super) fn socket_error(&self, call: &'static str, errno: Errno) -> ConnectError {
         let timeout = if let Side::Initiator(attempt) = &self.side { attempt.timeouts.host } else { Duration::ZERO };
-        ConnectError::of_socket(errno, self.remote, timeout)
+        ConnectError::of_socket(call, errno, self.remote, timeout)
     }
 
     /// Whether the TCP connection stands by now.
     pub(super) fn connected(&self) -> Result<bool, ConnectError> {
         let Some(socket) = &self.tcp else { return Ok(false) };
-        match rustix::net::sockopt::socket_error(socket) {
-            Ok(Ok(())) => {}
-            Ok(Err(errno)) | Err(errno) => return Err(self.socket_error(errno)),
-        }
-        if !matches!(rustix::net::getpeername(socket), Ok(Some(_))) {
-            return Ok(false);
-        }
+        let peer = match rustix::net::getpeername(socket) {
+            Ok(Some(peer)) => peer,
+            // Not yet, or not at all, for which the socket has the reason.
+            Ok(None) | Err(Errno::NOTCONN | Errno::INVAL) => match rustix::net::sockopt::socket_error(socket) {
+                Ok(Ok(())) => return Ok(false),
+                Ok(Err(errno)) => return Err(self.socket_error("connect", errno)),
+                Err(errno) => return Err(self.socket_error("getsockopt", errno)),
+            },
+            Err(errno) => return Err(self.socket_error("getpeername", errno)),
+        };
         // Nobody listened, but the kernel chose that very port for us: the socket is connected to itself.
-        if rustix::net::getsockname(socket).ok() == rustix::net::getpeername(socket).ok().flatten() {
+        if rustix::net::getsockname(socket).ok() == Some(peer) {
             return Err(ConnectError::Refused(self.remote));
         }
         Ok(true)
@@ -338,7 +345,7 @@ pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) ->
         Ok(true) => Next::Tcp(why, errno),
         // A few bytes into an empty socket buffer: if they do not fit, something is very wrong.
         Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
-        Err(errno) => Next::Fail(setup.socket_error(errno)),
+        Err(errno) => Next::Fail(setup.socket_error("sendto", errno)),
     }
 }
 

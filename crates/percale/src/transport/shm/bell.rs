@@ -46,14 +46,15 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::barrier;
-use crate::memory::interrupted::uninterrupted;
+use crate::memory::call::call;
+use crate::memory::event::EventDescriptor;
 use crate::memory::mapping::{Mapping, sealed_memfd};
 
 /// Rings that one bell can serve.
@@ -61,6 +62,9 @@ pub const BELL_BITS: u32 = 4096;
 /// Bytes of a bell's page.
 pub const BELL_BYTES: usize = 4096;
 const WORDS: usize = BELL_BITS as usize / 64;
+
+/// How long a sleep lasts where the system refuses to wait on the word.
+const REFUSED_SLEEP: Duration = Duration::from_millis(1);
 
 /// How sleepers are to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +213,7 @@ impl Asleep {
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
-    event: OwnedFd,
+    event: EventDescriptor,
 }
 
 impl Mapped {
@@ -252,14 +256,12 @@ impl Mapped {
     fn write_event(&self) {
         // A full counter (EAGAIN) wakes as well as one more would. Whether a write to one waits is said by a flag that whoever else has the
         // descriptor can clear: so it is looked whether it is full.
-        let mut room = [PollFd::new(&self.event, PollFlags::OUT)];
+        let mut room = [PollFd::new(self.event.writer(), PollFlags::OUT)];
         let known = rustix::event::poll(&mut room, Some(&Timespec::default())).is_ok();
         if known && !room[0].revents().contains(PollFlags::OUT) {
             return;
         }
-        if let Err(error) = uninterrupted(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()))
-            && error != Errno::AGAIN
-        {
+        if let Err(error) = self.event.signal() {
             crate::later::later!(warn: %error, "cannot wake the peer");
         }
     }
@@ -270,28 +272,38 @@ impl Mapped {
 pub struct Bell {
     mapped: Mapped,
     asleep: Asleep,
-    memory: OwnedFd,
+    /// What peers map; `None` if it is for threads of this process only.
+    memory: Option<OwnedFd>,
 }
 
 impl Bell {
-    /// Makes a bell.
+    /// Makes a bell that peers can ring.
     ///
     /// # Errors
     /// What making a memfd, mapping it or making an eventfd says.
     pub fn new() -> io::Result<Self> {
         let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
         let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
-        let event = uninterrupted(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
-        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory })
+        let event = EventDescriptor::eventfd()?;
+        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: Some(memory) })
     }
 
-    /// The page, to be passed to peers.
+    /// Makes a bell for threads of this process, which peers cannot ring. It needs nothing that only shared memory needs.
+    ///
+    /// # Errors
+    /// What mapping memory or making a descriptor says.
+    pub fn private() -> io::Result<Self> {
+        let (mapping, event) = (Mapping::private(BELL_BYTES)?, EventDescriptor::new()?);
+        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: None })
+    }
+
+    /// The page and what becomes readable when a peer wakes the endpoint, to be passed to peers; `None` if peers cannot ring it.
     #[must_use]
-    pub fn memory_fd(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.memory.as_ref()?.as_fd(), self.mapped.event.as_fd()])
     }
 
-    /// What becomes readable when a peer wakes the endpoint; to be passed to peers as well.
+    /// What becomes readable when the endpoint is woken.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.mapped.event.as_fd()
@@ -306,11 +318,24 @@ impl Bell {
     /// Sleeps until somebody wakes who was [armed](Self::arm) thus, for as long as this at most. Returns at once if that
     /// happened already, and also without any reason.
     pub fn sleep(&self, rouse: Rouse, patience: Duration) {
+        let patience_left = patience;
         let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
-            Err(error) => crate::later::later!(error: %error, "cannot sleep on the bell"),
+            Err(error) => {
+                // Refused: whoever waits looks again soon.
+                crate::later::later!(debug: %error, "cannot sleep on the bell");
+                std::thread::sleep(patience_left.min(REFUSED_SLEEP));
+            }
         }
+    }
+
+    /// Whether threads can sleep on the bell's word.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn try_futex(&self) -> io::Result<()> {
+        call("futex", || futex::wake(self.mapped.word(), futex::Flags::empty(), 1)).map(drop)
     }
 
     /// Says that the endpoint is awake.
@@ -331,6 +356,10 @@ impl Bell {
 
     /// Makes the event descriptor unreadable again. One system call.
     pub fn drain(&self) {
+        if !self.mapped.event.is_eventfd() {
+            self.mapped.event.clear().ok();
+            return;
+        }
         let mut count = [0; 8];
         // Nothing to read (EAGAIN) is what this is for. That this call does not wait is said here, for peers can clear the descriptor's own
         // flag; the offset is that of a file without one.
@@ -410,7 +439,7 @@ impl PeerBell {
     /// The bell whose page is mapped so. The bit is less than [`BELL_BITS`].
     pub(super) fn of(mapping: Mapping, event: OwnedFd, bit: u32) -> Self {
         debug_assert!(bit < BELL_BITS, "the bell has no such bit");
-        Self { mapped: Mapped { mapping, event }, bit }
+        Self { mapped: Mapped { mapping, event: EventDescriptor::of_peer(event) }, bit }
     }
 
     /// Maps the page of a bell.
@@ -447,7 +476,7 @@ mod tests {
         let bell = Bell::new().unwrap();
         let peer = |bit| {
             let event = rustix::io::dup(bell.event_fd()).unwrap();
-            PeerBell::of(PeerBell::map(bell.memory_fd()).unwrap(), event, bit)
+            PeerBell::of(PeerBell::map(bell.descriptors().unwrap()[0]).unwrap(), event, bit)
         };
         for bit in [0, 63, 64, 1023, BELL_BITS - 1] {
             peer(bit).notify(true);
@@ -537,7 +566,7 @@ mod tests {
     fn who_sleeps_on_the_word_is_woken() {
         let bell = Bell::new().unwrap();
         let event = rustix::io::dup(bell.event_fd()).unwrap();
-        let peer = PeerBell::of(PeerBell::map(bell.memory_fd()).unwrap(), event, 1);
+        let peer = PeerBell::of(PeerBell::map(bell.descriptors().unwrap()[0]).unwrap(), event, 1);
         let since = std::time::Instant::now();
         for rouse in [Rouse::Word, Rouse::Both] {
             bell.arm(rouse);

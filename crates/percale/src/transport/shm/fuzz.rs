@@ -102,7 +102,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     let link = ShmLink::new(Parts {
         side: 1,
         pair,
-        peer_bell: rustix::io::dup(bell.memory_fd())?,
+        peer_bell: rustix::io::dup(bell.descriptors().ok_or(rustix::io::Errno::INVAL)?[0])?,
         mappings: None,
         peer_event: rustix::io::dup(bell.event_fd())?,
         my_bell: bell,

@@ -93,8 +93,7 @@ impl Inbound {
                 Ok(0) => return Err(self.ended()),
                 Ok(received) => received,
                 Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(broken(error)),
+                Err(error) => return Err(broken("readv or recvfrom", error)),
             };
             turn = received.wrapping_add(turn);
             self.accept(received, scratch, pulls, me, sink)?;

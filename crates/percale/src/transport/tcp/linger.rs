@@ -15,6 +15,7 @@ use rustix::net::Shutdown;
 use super::buffers::with_scratch;
 use super::outbound::Outbound;
 use super::socket::Socket;
+use crate::memory::interrupted::uninterrupted;
 
 /// How long to sleep between two looks at what is unacknowledged, which the kernel announces in no other way.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -63,9 +64,9 @@ fn wait(socket: &Socket, flags: PollFlags, deadline: Instant, at_most: Duration)
 fn discard(socket: &Socket) -> Result<(), Errno> {
     with_scratch(|scratch| {
         loop {
-            match rustix::net::recv(socket, &mut scratch[..], rustix::net::RecvFlags::DONTWAIT) {
+            match uninterrupted(|| rustix::net::recv(socket, &mut scratch[..], rustix::net::RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => return Err(Errno::PIPE),
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -414,9 +414,8 @@ impl Outbound {
                 self.blocked = true;
                 0
             }
-            Err(Errno::INTR) => 0,
             Err(error) => {
-                self.failed = Some(broken(error));
+                self.failed = Some(broken("sendmsg or sendto", error));
                 0
             }
         }

@@ -4,11 +4,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::TcpOptions;
 use super::unanswered::Patience;
+use crate::memory::call::named;
+use crate::memory::interrupted::uninterrupted;
 use crate::memory::volatile::Segments;
 use crate::transport::Broken;
 use crate::transport::process_socket::ProcessSocket;
@@ -87,23 +90,35 @@ impl Socket {
     /// # Errors
     /// What the kernel says to the options.
     pub(crate) fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
+        // One system call or the other: a sandbox may allow either.
+        let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        if !not_blocking {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+        }
+        if let Err(error) = Self::set_options(&fd, options) {
+            // It works without them: slower, or a host that vanishes is noticed later.
+            crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
+        }
+        Ok(Self { fd, patience: Patience::new(options.timeout) })
+    }
+
+    fn set_options(fd: &ProcessSocket, options: &TcpOptions) -> rustix::io::Result<()> {
+        sockopt::set_tcp_nodelay(fd, true)?;
         if let Some(bytes) = options.send_buffer {
-            sockopt::set_socket_send_buffer_size(&fd, bytes)?;
+            sockopt::set_socket_send_buffer_size(fd, bytes)?;
         }
         if let Some(bytes) = options.receive_buffer {
-            sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+            sockopt::set_socket_recv_buffer_size(fd, bytes)?;
         }
         if !options.timeout.is_zero() {
             // Probes of an idle connection count in whole seconds; three unanswered ones make up the timeout.
             let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
-            sockopt::set_socket_keepalive(&fd, true)?;
-            sockopt::set_tcp_keepidle(&fd, third)?;
-            sockopt::set_tcp_keepintvl(&fd, third)?;
-            sockopt::set_tcp_keepcnt(&fd, 2)?;
+            sockopt::set_socket_keepalive(fd, true)?;
+            sockopt::set_tcp_keepidle(fd, third)?;
+            sockopt::set_tcp_keepintvl(fd, third)?;
+            sockopt::set_tcp_keepcnt(fd, 2)?;
         }
-        Ok(Self { fd, patience: Patience::new(options.timeout) })
+        Ok(())
     }
 
     /// Where the connection leads.
@@ -128,27 +143,28 @@ impl Stream for Socket {
 
     #[inline]
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
-        into.receive(self.fd.as_fd(), tail)
+        uninterrupted(|| into.receive(self.fd.as_fd(), tail))
     }
 
     #[inline]
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
-        from.send(self.fd.as_fd(), prefix)
+        uninterrupted(|| from.send(self.fd.as_fd(), prefix))
     }
 
     #[inline]
     fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
-        rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n)
+        uninterrupted(|| rustix::net::recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)).map(|(n, _)| n)
     }
 
     #[inline]
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
-        rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        uninterrupted(|| rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
     }
 
     #[inline]
     fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
-        rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::MORE)
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::MORE;
+        uninterrupted(|| rustix::net::send(&self.fd, from, flags))
     }
 
     fn release(&mut self) {
@@ -159,12 +175,12 @@ impl Stream for Socket {
     }
 }
 
-/// What an error of the socket says about the peer.
-pub(super) fn broken(error: Errno) -> Broken {
+/// What an error of a call on the socket says about the peer.
+pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
     match error {
         Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),
         Errno::CONNRESET | Errno::PIPE => Broken::Died("its socket was reset".into()),
         Errno::FAULT => Broken::Died("a local operation's memory cannot be accessed; is it still mapped?".into()),
-        other => Broken::Died(format!("its socket failed: {other}")),
+        other => Broken::System(named(call)(other).to_string(), other.raw_os_error()),
     }
 }

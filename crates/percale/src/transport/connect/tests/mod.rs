@@ -47,11 +47,8 @@ impl TestBell {
 }
 
 impl LocalBell for TestBell {
-    fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
-    }
-    fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.memory.as_fd(), self.event.as_fd()])
     }
     fn allocate(&self) -> Option<u32> {
         let mut taken = self.taken.lock().unwrap();

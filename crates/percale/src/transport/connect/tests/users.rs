@@ -5,7 +5,7 @@
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::*;
-use crate::transport::connect::meeting::Meeting;
+use crate::transport::connect::meeting::{Meeting, Room};
 use crate::wire::meeting::{Half, Offer};
 use crate::wire::why::Why;
 
@@ -40,10 +40,11 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     // All else is in order: of this user it is met.
     let offer = Offer::new([1; 16], Half::default());
     let (ours, _theirs) = pair().unwrap();
-    assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell)).is_ok());
+    assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare).is_ok());
     let Some((ours, theirs)) = as_another_user(|| pair().unwrap()) else { return };
-    let degraded =
-        Meeting::answer(&local, ours.into(), &offer, descriptors(&bell)).err().expect("another user is no peer");
+    let degraded = Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare)
+        .err()
+        .expect("another user is no peer");
     assert_eq!(degraded.why, Why::AnotherUser);
     let (answer, passed) = passing::receive::<crate::wire::meeting::Answer>(theirs.as_fd()).unwrap().unwrap();
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(Why::AnotherUser));
@@ -57,7 +58,7 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
         rustix::net::listen(&listener, 1).unwrap();
         listener
     });
-    let degraded = Meeting::call(&local, &incarnation, [1; 16]).err().expect("another user is no peer");
+    let degraded = Meeting::call(&local, &incarnation, [1; 16], Room::Spare).err().expect("another user is no peer");
     assert_eq!(degraded.why, Why::AnotherUser);
     drop(listener);
     assert_eq!(bell.in_use(), 0);

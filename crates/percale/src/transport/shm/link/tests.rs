@@ -132,7 +132,7 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         pair: rustix::io::dup(&pair).unwrap(),
         my_bell: Arc::clone(&bells[side]),
         my_bit: 5 + side as u32,
-        peer_bell: rustix::io::dup(bells[1 - side].memory_fd()).unwrap(),
+        peer_bell: rustix::io::dup(bells[1 - side].descriptors().unwrap()[0]).unwrap(),
         mappings: None,
         peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
         peer_bit: 6 - side as u32,

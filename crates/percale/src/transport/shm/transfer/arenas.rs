@@ -21,7 +21,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -29,6 +28,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::memory::interrupted::uninterrupted;
+use crate::memory::kernel;
 use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
@@ -246,9 +246,8 @@ impl Arenas {
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let bytes = {
                 let mut into = [IoSliceMut::new(announcement.as_mut_bytes())];
-                match rustix::net::recvmsg(&self.control, &mut into, &mut control, flags) {
+                match uninterrupted(|| rustix::net::recvmsg(&self.control, &mut into, &mut control, flags)) {
                     Ok(received) => received.bytes,
-                    Err(Errno::INTR) => continue,
                     // Nothing more; a socket that was reset is the watcher's to report.
                     Err(_) => return Ok(()),
                 }
@@ -305,9 +304,7 @@ impl Arenas {
 /// Bytes of one peer's arenas that are mapped at a time, at most: twice the memory and swap of this machine, since an arena can be
 /// given in two ways, but no more than a TiB, so that no few peers can use up the addresses of this process.
 fn most_mapped() -> u64 {
-    let system = rustix::system::sysinfo();
-    let unit = u64::from(system.mem_unit);
-    let memory = (system.totalram as u64).saturating_add(system.totalswap as u64).saturating_mul(unit);
+    let memory = kernel::system_memory().map_or(u64::MAX, |(memory, swap)| memory.saturating_add(swap));
     memory.saturating_mul(2).min(1 << 40)
 }
 

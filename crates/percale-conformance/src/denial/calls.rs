@@ -1,0 +1,159 @@
+//! The system calls that percale, its provider and pindown make, and how each of them can fail.
+//!
+//! EPERM is what sandboxes answer; ENOSYS as well, and kernels that are too old. The others are what the manual page lets the call return.
+//! EINTR is left out where the C library or the standard library makes the call again for ever (openat, read, getrandom, sendto and recvmsg):
+//! a call that is always interrupted does not exist outside this test. Signals that interrupt calls now and then have a test of their own.
+//! A test compares this list with what strace(1) sees.
+
+use libc::{EINTR, EMFILE, ENOMEM, ENOSPC, ENOSYS, EPERM};
+
+/// Which calls of that number are denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All of them.
+    All,
+    /// Those on descriptors above 2: the others are the test's own.
+    OwnDescriptors,
+    /// Those that map a descriptor: memory allocators make the others.
+    OfDescriptors,
+    /// Those on words that processes share (FUTEX_WAIT and FUTEX_WAKE, without FUTEX_PRIVATE_FLAG): locks of this process need the others.
+    SharedWords,
+}
+
+/// A system call.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Its name, as strace has it.
+    pub name: &'static str,
+    /// Its number.
+    pub number: i64,
+    /// Which of these calls are denied.
+    pub which: Which,
+    /// How it can fail.
+    pub errors: &'static [i32],
+}
+
+macro_rules! calls {
+    ($($which:ident $name:ident $number:ident: $($error:ident)+;)+) => {
+        &[$(Call { name: stringify!($name), number: libc::$number, which: Which::$which, errors: &[$($error),+] }),+]
+    };
+}
+
+/// All that are denied, one after the other.
+pub const CALLS: &[Call] = calls! {
+    // Memory.
+    All memfd_create SYS_memfd_create: EPERM ENOSYS EINTR ENOMEM EMFILE;
+    All ftruncate SYS_ftruncate: EPERM EINTR;
+    All fallocate SYS_fallocate: EPERM ENOSYS EINTR ENOSPC;
+    OfDescriptors mmap SYS_mmap: EPERM ENOMEM;
+    All madvise SYS_madvise: EPERM ENOSYS ENOMEM;
+    All process_vm_readv SYS_process_vm_readv: EPERM ENOSYS ENOMEM;
+    All process_vm_writev SYS_process_vm_writev: EPERM ENOSYS ENOMEM;
+    // Descriptors.
+    All fcntl SYS_fcntl: EPERM EMFILE;
+    All openat SYS_openat: EPERM ENOMEM EMFILE;
+    OwnDescriptors read SYS_read: EPERM;
+    OwnDescriptors write SYS_write: EPERM EINTR;
+    OwnDescriptors pread64 SYS_pread64: EPERM;
+    OwnDescriptors preadv SYS_preadv: EPERM ENOSYS;
+    OwnDescriptors pwritev SYS_pwritev: EPERM ENOSYS;
+    OwnDescriptors preadv2 SYS_preadv2: EPERM ENOSYS;
+    OwnDescriptors readv SYS_readv: EPERM;
+    All open SYS_open: EPERM ENOMEM EMFILE;
+    All newfstatat SYS_newfstatat: EPERM ENOMEM;
+    OwnDescriptors fstat SYS_fstat: EPERM ENOMEM;
+    All fstatfs SYS_fstatfs: EPERM ENOSYS EINTR ENOMEM;
+    All statx SYS_statx: EPERM ENOSYS ENOMEM;
+    All readlinkat SYS_readlinkat: EPERM ENOMEM;
+    All ioctl SYS_ioctl: EPERM;
+    All pipe2 SYS_pipe2: EPERM EMFILE;
+    // Waiting and waking.
+    All eventfd2 SYS_eventfd2: EPERM ENOSYS ENOMEM EMFILE;
+    All epoll_create1 SYS_epoll_create1: EPERM ENOSYS ENOMEM EMFILE;
+    All epoll_ctl SYS_epoll_ctl: EPERM ENOMEM ENOSPC;
+    All epoll_pwait SYS_epoll_pwait: EPERM ENOSYS EINTR;
+    All epoll_pwait2 SYS_epoll_pwait2: EPERM ENOSYS EINTR;
+    All poll SYS_poll: EPERM ENOSYS EINTR ENOMEM;
+    All ppoll SYS_ppoll: EPERM ENOSYS EINTR ENOMEM;
+    All timerfd_create SYS_timerfd_create: EPERM ENOSYS ENOMEM EMFILE;
+    All timerfd_settime SYS_timerfd_settime: EPERM ENOSYS;
+    SharedWords futex SYS_futex: EPERM ENOSYS EINTR;
+    All membarrier SYS_membarrier: EPERM ENOSYS;
+    All sched_yield SYS_sched_yield: EPERM ENOSYS;
+    All clock_nanosleep SYS_clock_nanosleep: EPERM ENOSYS EINTR;
+    // Sockets.
+    All socket SYS_socket: EPERM ENOMEM EMFILE;
+    All bind SYS_bind: EPERM ENOMEM;
+    All listen SYS_listen: EPERM;
+    All accept4 SYS_accept4: EPERM ENOSYS EINTR ENOMEM EMFILE;
+    All connect SYS_connect: EPERM EINTR;
+    All getsockname SYS_getsockname: EPERM;
+    All getpeername SYS_getpeername: EPERM;
+    All getsockopt SYS_getsockopt: EPERM;
+    All setsockopt SYS_setsockopt: EPERM;
+    All shutdown SYS_shutdown: EPERM;
+    OwnDescriptors sendto SYS_sendto: EPERM ENOMEM;
+    OwnDescriptors recvfrom SYS_recvfrom: EPERM EINTR ENOMEM;
+    OwnDescriptors sendmsg SYS_sendmsg: EPERM EINTR ENOMEM;
+    OwnDescriptors recvmsg SYS_recvmsg: EPERM ENOMEM;
+    // What the cache's monitors need.
+    All userfaultfd SYS_userfaultfd: EPERM ENOSYS ENOMEM EMFILE;
+    All mlock2 SYS_mlock2: EPERM ENOSYS ENOMEM;
+    All mseal SYS_mseal: EPERM ENOSYS ENOMEM;
+    All bpf SYS_bpf: EPERM ENOSYS ENOMEM EMFILE;
+    // Processes and threads.
+    All pidfd_open SYS_pidfd_open: EPERM ENOSYS ENOMEM EMFILE;
+    All pidfd_send_signal SYS_pidfd_send_signal: EPERM ENOSYS;
+    All clone3 SYS_clone3: EPERM ENOSYS ENOMEM;
+    All clone SYS_clone: EPERM ENOMEM;
+    All prlimit64 SYS_prlimit64: EPERM ENOSYS;
+    All sysinfo SYS_sysinfo: EPERM;
+    All sched_getaffinity SYS_sched_getaffinity: EPERM ENOSYS;
+    All sched_setaffinity SYS_sched_setaffinity: EPERM ENOSYS;
+    All sched_setattr SYS_sched_setattr: EPERM ENOSYS;
+    All sched_setscheduler SYS_sched_setscheduler: EPERM ENOSYS;
+    All sched_getscheduler SYS_sched_getscheduler: EPERM ENOSYS;
+    All getcpu SYS_getcpu: EPERM ENOSYS;
+    All getrandom SYS_getrandom: EPERM ENOSYS;
+};
+
+/// Calls that are seen and not denied, and why.
+pub const EXEMPT: &[(&str, &str)] = &[
+    ("execve", "it starts the program"),
+    ("exit", "it cannot fail"),
+    ("exit_group", "it cannot fail"),
+    ("restart_syscall", "the kernel makes it"),
+    ("rt_sigreturn", "it ends a signal handler"),
+    ("brk", "memory allocators make it; a program without memory ends"),
+    ("munmap", "memory allocators make it; there is nothing to be done if memory cannot be given back"),
+    ("mremap", "memory allocators make it"),
+    ("mprotect", "the C library makes it for the stacks of threads, of which clone3 stands for"),
+    ("close", "there is nothing to be done if it fails"),
+    ("lseek", "the test harness makes it"),
+    ("access", "the program's loader makes it"),
+    ("arch_prctl", "the C library makes it when a thread starts"),
+    ("set_tid_address", "the C library makes it when a thread starts"),
+    ("set_robust_list", "the C library makes it when a thread starts"),
+    ("rseq", "the C library makes it when a thread starts"),
+    ("sigaltstack", "the standard library makes it when a thread starts"),
+    ("rt_sigaction", "the standard library makes it when the program starts"),
+    ("rt_sigprocmask", "the C library makes it when a thread starts"),
+    ("gettid", "it cannot fail"),
+    ("getpid", "it cannot fail"),
+    ("geteuid", "it cannot fail"),
+    ("getuid", "it cannot fail"),
+    ("prctl", "the test makes it: it names threads, and installs the filter"),
+    ("seccomp", "the test makes it"),
+    ("writev", "the test harness makes it"),
+];
+
+impl Call {
+    /// The call of this name.
+    ///
+    /// # Panics
+    /// If the list has none.
+    #[must_use]
+    pub fn named(name: &str) -> &'static Self {
+        CALLS.iter().find(|call| call.name == name).unwrap_or_else(|| panic!("no call is named {name}"))
+    }
+}

@@ -1,0 +1,59 @@
+//! A filter of system calls (seccomp) in which one call fails.
+
+#![expect(unsafe_code, reason = "prctl and seccomp have no safe wrappers here; each block states its own reason")]
+
+use super::calls::{Call, Which};
+
+const LOAD: u16 = 0x20;
+const EQUAL: u16 = 0x15;
+const GREATER: u16 = 0x25;
+const RETURN: u16 = 0x06;
+const ALLOW: u32 = 0x7fff_0000;
+const ERRNO: u32 = 0x0005_0000;
+/// Where the number of the call stands in `struct seccomp_data`, and where the lower half of an argument does.
+const NUMBER: u32 = 0;
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// From now on the call fails so, in every thread of this process.
+///
+/// # Errors
+/// If there are no filters here.
+pub fn deny(call: &Call, error: i32) -> std::io::Result<()> {
+    let fail = step(RETURN, ERRNO | error.unsigned_abs(), 0, 0);
+    let mut program = vec![step(LOAD, NUMBER, 0, 0)];
+    match call.which {
+        Which::All => program.push(step(EQUAL, call.number as u32, 0, 1)),
+        Which::OwnDescriptors => program.extend([
+            step(EQUAL, call.number as u32, 0, 3),
+            step(LOAD, argument(0), 0, 0),
+            step(GREATER, 2, 0, 1),
+        ]),
+        Which::OfDescriptors => program.extend([
+            step(EQUAL, call.number as u32, 0, 3),
+            step(LOAD, argument(4), 0, 0),
+            step(EQUAL, u32::MAX, 1, 0),
+        ]),
+        Which::SharedWords => program.extend([
+            step(EQUAL, call.number as u32, 0, 3),
+            step(LOAD, argument(1), 0, 0),
+            step(GREATER, 1, 1, 0),
+        ]),
+    }
+    program.extend([fail, step(RETURN, ALLOW, 0, 0)]);
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: changes this process only.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
+    match unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const filter) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

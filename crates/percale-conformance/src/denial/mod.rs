@@ -1,0 +1,193 @@
+//! The denial tier: system calls and resources that the system refuses, one at a time, from the start or from the middle of a run.
+//!
+//! Two processes exchange messages and access each other's memory; one of them is refused something. What is allowed:
+//! * it works, perhaps over another transport, and the reason of the connection says why;
+//! * or the process gets an error that names the call, and both have an error within [`LIMIT`].
+//!
+//! A signal, a hang, an error that names something else, and an end by a time-out are not.
+
+mod calls;
+mod filter;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+pub use self::calls::{CALLS, Call, EXEMPT, Which};
+pub use self::filter::deny;
+
+/// How long both sides may take until they know.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// When a call begins to be denied.
+pub const TIMES: [&str; 2] = ["start", "middle"];
+
+/// Which transports are allowed.
+pub const TRANSPORTS: [&str; 2] = ["any", "tcp"];
+
+/// Something that is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The call.
+    pub call: &'static Call,
+    /// The error that it returns.
+    pub error: i32,
+    /// From when on.
+    pub when: &'static str,
+    /// Which transports are allowed: `any` or `tcp`.
+    pub transport: &'static str,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} from the {} ({})", self.call.name, name_of(self.error), self.when, self.transport)
+    }
+}
+
+/// The name of an error number of the list.
+#[must_use]
+pub const fn name_of(error: i32) -> &'static str {
+    match error {
+        libc::EPERM => "EPERM",
+        libc::ENOSYS => "ENOSYS",
+        libc::EINTR => "EINTR",
+        libc::ENOMEM => "ENOMEM",
+        libc::EMFILE => "EMFILE",
+        libc::ENOSPC => "ENOSPC",
+        _ => "an error",
+    }
+}
+
+/// All cases; without `long` those with EPERM, and a part of the others.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let all = CALLS.iter().flat_map(|call| {
+        let of = move |error: &i32| {
+            let error = *error;
+            TRANSPORTS.into_iter().flat_map(move |transport| TIMES.map(|when| Case { call, error, when, transport }))
+        };
+        call.errors.iter().flat_map(of)
+    });
+    // Only some, by name, for who looks into one of them.
+    let only = std::env::var("PERCALE_DENY").ok();
+    let chosen = all.filter(|case| only.as_deref().is_none_or(|only| case.to_string().contains(only)));
+    let whole = crate::long() || only.is_some();
+    let sampled = chosen.enumerate().filter(|(at, case)| whole || case.error == libc::EPERM || at % 13 == 0);
+    sampled.map(|(_, case)| case).collect()
+}
+
+/// What a side said at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// By this transport, for this reason.
+    Works(String),
+    /// With this error.
+    Error(String),
+    /// The process ended without a word.
+    Ended(String),
+    /// It said nothing in time.
+    Silent,
+}
+
+impl Outcome {
+    /// From what a side says: `works TRANSPORT: REASON` or `error TEXT`.
+    #[must_use]
+    pub fn of(line: &str) -> Self {
+        match line.split_once(' ') {
+            Some(("works", how)) => Self::Works(how.to_owned()),
+            Some(("error", text)) => Self::Error(text.to_owned()),
+            _ => Self::Ended(line.to_owned()),
+        }
+    }
+}
+
+/// Whether the outcomes of the side that is refused something and of its peer (`None` if that never had one to talk to) are allowed.
+/// `names` are those that the error has one of.
+///
+/// # Errors
+/// Why not.
+pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Duration) -> Result<&'static str, String> {
+    let limit = LIMIT * crate::watchdog::patience();
+    if took > limit {
+        return Err(format!("they took {} ms", took.as_millis()));
+    }
+    match (denied, peer) {
+        (Outcome::Works(_), Some(Outcome::Works(how))) => {
+            let says_why = how.starts_with("shm: ") || !how.contains("same host");
+            if says_why {
+                Ok(if how.starts_with("shm") { "shm" } else { "tcp" })
+            } else {
+                Err("without a reason".into())
+            }
+        }
+        (Outcome::Error(text), None | Some(Outcome::Error(_))) => {
+            let named = names.iter().any(|name| text.contains(name));
+            if named { Ok("error") } else { Err("the error does not name the call".into()) }
+        }
+        _ => Err("one side hangs, was ended, or works alone".into()),
+    }
+}
+
+/// Runs cases, several at a time, and returns what is wrong with them, and how many ended in each way.
+pub fn run_all(
+    cases: &[Case],
+    run: impl Fn(&Case) -> (Outcome, Option<Outcome>, Duration) + Sync,
+) -> (Vec<String>, std::collections::BTreeMap<&'static str, usize>) {
+    const THREADS: usize = 3;
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let results = std::sync::Mutex::new((Vec::new(), std::collections::BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    let (denied, peer, took) = run(case);
+                    let names = [case.call.name, alias(case.call.name)];
+                    let verdict = judge(&names, &denied, peer.as_ref(), took);
+                    let text = format!("{case}: {verdict:?}: {denied:?}; its peer: {peer:?}; {} ms", took.as_millis());
+                    println!("{text}");
+                    let mut results = results.lock().expect("no run panics");
+                    match verdict {
+                        Ok(way) => *results.1.entry(way).or_insert(0) += 1,
+                        Err(_) => results.0.push(text),
+                    }
+                }
+            });
+        }
+    });
+    results.into_inner().expect("no run panics")
+}
+
+/// Another name by which an error may call it.
+fn alias(call: &'static str) -> &'static str {
+    match call {
+        "clone" | "clone3" => "thread",
+        "epoll_pwait" => "epoll_pwait2",
+        "ppoll" => "poll",
+        "sendmsg" => "sendto",
+        "recvmsg" => "recvfrom",
+        other => other,
+    }
+}
+
+/// Measures how long a case takes.
+#[derive(Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// What is left of the time that both sides have.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        (LIMIT * crate::watchdog::patience() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())
+    }
+
+    /// How long it took.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -1,0 +1,138 @@
+//! The registration cache where the system refuses a call: it may keep less, and is never wrong.
+
+#![expect(
+    unsafe_code,
+    reason = "changes mappings of its own, which is what the cache has to notice; each block states its reason"
+)]
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percale::pindown::monitor::Choice;
+use percale::pindown::monitor::userfaultfd::{Settings, Unseen};
+use percale::pindown::{Access, Cache, Pinned, Range, Registrar};
+use percale_conformance::denial::{self, Call, Case, Clock, Outcome};
+use percale_conformance::long;
+use percale_conformance::process::{Helper, say, told};
+use percale_conformance::watchdog::Watchdog;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// What is mapped at the range changes with this number; a registration is of the number that it was made at.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+
+struct Device;
+
+impl Registrar for Device {
+    type Pin = ();
+
+    fn pin(&self, _range: Range, _access: Access) -> io::Result<Pinned<()>> {
+        Ok(Pinned { pin: (), local_key: EPOCH.load(Ordering::SeqCst), remote_key: 0 })
+    }
+
+    fn unpin(&self, (): ()) {}
+}
+
+/// The monitors that are tried. The last is what a cache has unless told otherwise.
+const MONITORS: [&str; 3] = ["userfaultfd", "sealed", "best"];
+
+fn choice(name: &str) -> Choice {
+    match name {
+        "userfaultfd" => Choice::Userfaultfd(Settings::new(Unseen::GuardsRefused)),
+        "sealed" => Choice::Sealed,
+        _ => Choice::Best(Settings::new(Unseen::NeverMade)),
+    }
+}
+
+const PAGES: usize = 4;
+
+/// Maps pages, at the place of those that are there.
+fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
+    let len = PAGES * rustix::param::page_size();
+    let (rights, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let fixed = if at.is_null() { private } else { private | MapFlags::FIXED };
+    // SAFETY: a new mapping, or one in the place of this test's own.
+    let mapped = unsafe { mmap_anonymous(at, len, rights, fixed) }.expect("memory");
+    // SAFETY: the first byte of the new mapping.
+    unsafe { mapped.cast::<u8>().write_volatile(1) };
+    mapped
+}
+
+/// Registers the same addresses again and again, while what is mapped there changes.
+pub(crate) fn cache() {
+    let deny = |when: &str| {
+        if told("PERCALE_WHEN") == when {
+            let error = told("PERCALE_ERROR").parse().expect("a number");
+            denial::deny(Call::named(&told("PERCALE_CALL")), error).expect("a filter of system calls");
+        }
+    };
+    deny("start");
+    let cache = match Cache::builder(Device).monitor(choice(&told("PERCALE_MONITOR"))).open() {
+        Ok(cache) => cache,
+        Err(error) => return say(&format!("error {error}")),
+    };
+    let lane = cache.lane();
+    let start = map(std::ptr::null_mut());
+    let len = PAGES * rustix::param::page_size();
+    for round in 0..40 {
+        if round == 10 {
+            deny("middle");
+        }
+        let range = Range::new(start.addr() as u64, len as u64).expect("a range");
+        for _ in 0..3 {
+            match lane.get(range, Access::empty()) {
+                Ok(used) => {
+                    let (made, now) = (used.local_key(), EPOCH.load(Ordering::SeqCst));
+                    lane.end(used);
+                    assert!(made >= now, "a registration of {made} is served for what was mapped at {now}");
+                }
+                Err(error) => return say(&format!("error {error}")),
+            }
+        }
+        if round % 2 == 0 {
+            // SAFETY: this test's own mapping, which the cache is to hear of.
+            unsafe { munmap(start, len) }.expect("an end of the mapping");
+        }
+        EPOCH.fetch_add(1, Ordering::SeqCst);
+        map(start);
+    }
+    let name = cache.monitor();
+    drop((lane, cache));
+    say(&format!("works shm: {name}"));
+}
+
+fn run(case: &Case, monitor: &str) -> (Outcome, Option<Outcome>, Duration) {
+    let error = case.error.to_string();
+    let mut side = Helper::start(
+        "cache",
+        &[
+            ("PERCALE_CALL", case.call.name),
+            ("PERCALE_ERROR", &error),
+            ("PERCALE_WHEN", case.when),
+            ("PERCALE_MONITOR", monitor),
+        ],
+    );
+    let clock = Clock::start();
+    let outcome = match side.hear_within(clock.left()) {
+        Ok(line) => Outcome::of(&line),
+        Err(Some(ended)) => Outcome::Ended(ended),
+        Err(None) => Outcome::Silent,
+    };
+    let peer = matches!(outcome, Outcome::Works(_)).then(|| outcome.clone());
+    (outcome, peer, clock.elapsed())
+}
+
+#[test]
+fn flt_012_a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
+    let _watchdog =
+        Watchdog::within("a cache that is refused a call", Duration::from_secs(if long() { 3600 } else { 900 }));
+    // One of the two transports: here there are none.
+    let cases: Vec<Case> = denial::cases().into_iter().filter(|case| case.transport == "any").collect();
+    let mut all = Vec::new();
+    for monitor in MONITORS {
+        let (wrong, ways) = denial::run_all(&cases, |case| run(case, monitor));
+        println!("{monitor}: {} cases: {ways:?}", cases.len());
+        all.extend(wrong.into_iter().map(|text| format!("{monitor}: {text}")));
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}

@@ -1,0 +1,142 @@
+//! Limits of resources, from the start and from the middle of a run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percale::{Event, EventQueue, Info, PeerAddress};
+use percale_conformance::denial::{self, Outcome, TIMES};
+use percale_conformance::long;
+use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::watchdog::Watchdog;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::rust::run_two;
+
+/// A limit, its values, and what an error about it says.
+struct Limit {
+    name: &'static str,
+    resource: Resource,
+    values: &'static [u64],
+    says: &'static [&'static str],
+}
+
+const LIMITS: [Limit; 4] = [
+    // The second is less than a pair's memory, and more than a doorbell's.
+    Limit { name: "RLIMIT_FSIZE", resource: Resource::Fsize, values: &[0, 4096, 1 << 20], says: &["ulimit -f"] },
+    Limit {
+        name: "RLIMIT_NOFILE",
+        resource: Resource::Nofile,
+        values: &[8, 14, 16, 18, 20, 24, 28],
+        says: &["ulimit -n", "Too many open files", "descriptors"],
+    },
+    Limit { name: "RLIMIT_MEMLOCK", resource: Resource::Memlock, values: &[0, 4096], says: &["ulimit -l"] },
+    // Enough for the program itself, whose allocations end it where there is none.
+    Limit {
+        name: "RLIMIT_AS",
+        resource: Resource::As,
+        values: &[160 << 20, 220 << 20, 300 << 20],
+        says: &["memory", "thread", "ulimit -v"],
+    },
+];
+
+/// Lowers the limit that the test names, if this is when.
+pub(crate) fn apply(when: &str) {
+    let Ok(told) = std::env::var("PERCALE_LIMIT") else { return };
+    let [name, value, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    if moment == when {
+        let limit = LIMITS.iter().find(|limit| limit.name == name).expect("a limit");
+        let maximum = getrlimit(limit.resource).maximum;
+        let lowered = Rlimit { current: Some(value.parse().expect("a number")), maximum };
+        setrlimit(limit.resource, lowered).expect("a lower limit");
+    }
+}
+
+#[test]
+fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() {
+    let _watchdog = Watchdog::within("limits of resources", Duration::from_secs(if long() { 1800 } else { 600 }));
+    let mut wrong = Vec::new();
+    for limit in &LIMITS {
+        for value in limit.values {
+            for when in TIMES {
+                let told = format!("{} {value} {when}", limit.name);
+                let (limited, peer, took) =
+                    run_two(&[("PERCALE_FABRIC", "any"), ("PERCALE_LIMIT", &told)], &[("PERCALE_FABRIC", "any")]);
+                // A process that has no descriptor left says so to its peer, whose error is the first.
+                let known = match (&limited, &peer) {
+                    (Outcome::Error(own), Some(Outcome::Error(peers))) => Outcome::Error(format!("{own}; {peers}")),
+                    _ => limited.clone(),
+                };
+                let verdict = denial::judge(limit.says, &known, peer.as_ref(), took);
+                let text = format!("{told}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
+                println!("{text}");
+                if verdict.is_err() {
+                    wrong.push(text);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Processes, and descriptors of each: too few for a pair of memory with each peer, and enough for sockets.
+const PROCESSES: usize = 12;
+const DESCRIPTORS: u32 = 40;
+
+/// Exchanges a message with each peer, and says over which transports.
+pub(crate) fn mesh() {
+    let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
+    let (vector, events) = (domain.address_vector().build().expect("a vector"), EventQueue::default());
+    let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind("127.0.0.1:0").expect("an endpoint");
+    say(&endpoint.address().to_string());
+    let peers: Vec<PeerAddress> = ask().split(',').map(|address| vector.insert(address).expect("an address")).collect();
+    let receives: Vec<_> = peers
+        .iter()
+        .map(|peer| endpoint.tagged_recv(1, 0, vec![0; 100]).from(*peer).start().expect("a receive"))
+        .collect();
+    let sends: Vec<_> =
+        peers.iter().map(|peer| endpoint.tagged_send(*peer, 1, vec![7; 100]).start().expect("a send")).collect();
+    let error = |what: &str, error: &dyn std::fmt::Display| say(&format!("error {what}: {error}"));
+    for send in sends {
+        if let Err(why) = send.wait_for(Duration::from_secs(30)) {
+            return error("a send", &why);
+        }
+    }
+    for receive in receives {
+        match receive.wait_for(Duration::from_secs(30)) {
+            Ok(got) => assert_eq!(got.to_vec(), vec![7; 100]),
+            Err(why) => return error("a receive", &why),
+        }
+    }
+    let mut ways = BTreeMap::new();
+    while let Some(event) = events.read() {
+        if let Event::Connected { transport, .. } = event {
+            *ways.entry(transport).or_insert(0) += 1;
+        }
+    }
+    say(&format!("works {ways:?}"));
+    // Others may still need it.
+    let over = std::thread::spawn(ask);
+    while !over.is_finished() {
+        endpoint.wait(Some(Duration::from_millis(1)));
+    }
+}
+
+#[test]
+fn flt_006_pairs_that_find_few_descriptors_use_tcp() {
+    let _watchdog = Watchdog::new("few descriptors");
+    let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    let start = |_| Helper::through(&["sh", "-c", &few], "mesh", &[], |_| {});
+    let mut all: Vec<Helper> = (0..PROCESSES).map(start).collect();
+    let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+    for (number, helper) in all.iter_mut().enumerate() {
+        let others: Vec<&str> =
+            addresses.iter().enumerate().filter(|(other, _)| *other != number).map(|(_, address)| &**address).collect();
+        helper.tell(&others.join(","));
+    }
+    let said: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+    println!("{said:#?}");
+    assert!(said.iter().all(|line| line.starts_with("works")), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("tcp")), "the limit was none");
+    all.iter_mut().for_each(|helper| helper.tell("end"));
+    all.into_iter().for_each(Helper::end);
+}

@@ -1,0 +1,56 @@
+//! The list of system calls is whole.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use percale_conformance::denial::{CALLS, EXEMPT};
+use percale_conformance::process::Helper;
+use percale_conformance::skipped;
+use percale_conformance::watchdog::Watchdog;
+
+/// Runs two helpers to the end of their exchange under strace, and returns the names of the calls of the first.
+fn seen(transport: &str) -> BTreeSet<String> {
+    let log = std::env::temp_dir().join(format!("percale-calls-{transport}-{}", std::process::id()));
+    let output = log.to_str().expect("a path in UTF-8").to_owned();
+    let told = [("PERCALE_FABRIC", transport)];
+    let mut traced =
+        Helper::through(&["strace", "-f", "-qq", "-e", "signal=none", "-o", &output], "pair", &told, |_| {});
+    let mut peer = Helper::start("pair", &told);
+    let address = |line: String| line.strip_prefix("address ").expect("an address").to_owned();
+    let (one, other) = (address(traced.hear()), address(peer.hear()));
+    traced.tell(&other);
+    peer.tell(&one);
+    for said in ["half", "works"] {
+        for side in [&mut traced, &mut peer] {
+            let line = side.hear();
+            assert!(line.starts_with(said), "{line}");
+            side.tell("go");
+        }
+    }
+    traced.end();
+    peer.end();
+    let lines = std::fs::read_to_string(&log).expect("strace wrote it");
+    std::fs::remove_file(&log).ok();
+    // "1234 openat(AT_FDCWD, ...", or "1234 <... poll resumed>...".
+    let name = |line: &str| {
+        let call = line.split_whitespace().nth(1)?.split_once('(')?.0;
+        call.chars().all(|c| c.is_ascii_alphanumeric() || c == '_').then(|| call.to_owned())
+    };
+    lines.lines().filter_map(name).collect()
+}
+
+#[test]
+fn every_system_call_that_is_seen_is_denied_or_exempt() {
+    let works = Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success());
+    if !works {
+        return skipped("the list of system calls", "strace is not installed, or not allowed");
+    }
+    let _watchdog = Watchdog::new("the list of system calls");
+    let mut all = seen("any");
+    all.extend(seen("tcp"));
+    let known = |name: &str| CALLS.iter().any(|call| call.name == name) || EXEMPT.iter().any(|(call, _)| *call == name);
+    let missing: Vec<&String> = all.iter().filter(|name| !known(name)).collect();
+    println!("{} calls are seen: {all:?}", all.len());
+    assert!(all.len() > 20, "strace saw hardly anything");
+    assert!(missing.is_empty(), "neither denied nor exempt: {missing:?}");
+}

@@ -1,0 +1,187 @@
+//! Two processes that use the Rust API, of which one is refused a system call.
+
+use std::time::{Duration, Instant};
+
+use super::limits;
+use percale::{
+    Access, AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddress, Region, RemoteMemory, TransportKind,
+};
+use percale_conformance::denial::{self, Call, Case, Clock, Outcome};
+use percale_conformance::long;
+use percale_conformance::memory::content;
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::watchdog::Watchdog;
+
+/// Lengths of messages and accesses: in a line, through a ring, more than a ring holds.
+const LENGTHS: [usize; 3] = [8, 3000, 700_000];
+
+/// The key of what peers access.
+const KEY: u64 = 7;
+
+/// How long an operation may take: what ends by this is told apart from what ends by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+struct Side {
+    endpoint: Endpoint,
+    vector: AddressVector,
+    events: EventQueue,
+    region: Region,
+    _domain: Domain,
+}
+
+/// One of the two.
+pub(crate) fn pair() {
+    let call = std::env::var("PERCALE_CALL").ok().map(|name| Call::named(&name));
+    let deny = |when: &str| {
+        if let Some(call) = call.filter(|_| told("PERCALE_WHEN") == when) {
+            let error = told("PERCALE_ERROR").parse().expect("a number");
+            denial::deny(call, error).expect("a filter of system calls");
+        }
+    };
+    limits::apply("start");
+    deny("start");
+    let start = Instant::now();
+    let result = open().and_then(|side| {
+        say(&format!("address {}", side.endpoint.address()));
+        let peer = side.vector.insert(ask()).map_err(|error| error.to_string())?;
+        side.exchange(peer, 0)?;
+        say("half");
+        drop(ask());
+        limits::apply("middle");
+        deny("middle");
+        for round in 1..4 {
+            side.exchange(peer, round)?;
+        }
+        let how = side.how();
+        say(&format!("works {how}"));
+        // Its peer may still be reading.
+        let over = std::thread::spawn(ask);
+        while !over.is_finished() {
+            side.endpoint.wait(Some(Duration::from_millis(1)));
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        say(&format!("error {error} (after {} ms)", start.elapsed().as_millis()));
+    }
+}
+
+fn open() -> Result<Side, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut domain = Info::discover().map_err(|error| text(&error))?.domain();
+    if told("PERCALE_FABRIC") == "tcp" {
+        domain = domain.transport(TransportKind::Tcp);
+    }
+    let domain = domain.open().map_err(|error| text(&error))?;
+    let vector = domain.address_vector().build().map_err(|error| text(&error))?;
+    let events = EventQueue::default();
+    let memory = domain.allocate(1 << 20).map_err(|error| text(&error))?;
+    let region = domain.registration(ALL).key(KEY).own(memory).map_err(|error| text(&error))?;
+    let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind("127.0.0.1:0");
+    Ok(Side { endpoint: endpoint.map_err(|error| text(&error))?, vector, events, region, _domain: domain })
+}
+
+impl Side {
+    /// Messages both ways at once, then accesses to the peer's memory.
+    fn exchange(&self, peer: PeerAddress, round: u64) -> Result<(), String> {
+        for (number, len) in (10 * round..).zip(LENGTHS) {
+            let (what, bytes) = (format!("a message of {len} bytes in round {round}"), content(number, len));
+            let receive = self.endpoint.tagged_recv(number, 0, vec![0; len]).from(peer).start();
+            let receive = receive.map_err(|error| format!("{what}: {error}"))?;
+            let send = self.endpoint.tagged_send(peer, number, bytes.clone()).start();
+            let send = send.map_err(|error| format!("{what}: {error}"))?;
+            send.wait_for(PATIENCE).map_err(|error| format!("{what} was not sent: {error}"))?;
+            let got = receive.wait_for(PATIENCE).map_err(|error| format!("{what} was not received: {error}"))?;
+            assert!(got.to_vec() == bytes, "{what} arrived with other bytes");
+        }
+        for (number, len) in (100 + 10 * round..).zip(LENGTHS) {
+            let (what, bytes) = (format!("an access of {len} bytes in round {round}"), content(number, len));
+            let place = RemoteMemory { key: KEY, address: 8, len: len as u64 };
+            let write = self.endpoint.write(peer, bytes.clone(), place).start().map_err(|error| error.to_string())?;
+            write.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
+            let read = self.endpoint.read(peer, place, vec![0; len]).start().map_err(|error| error.to_string())?;
+            let got = read.wait_for(PATIENCE).map_err(|error| format!("{what}: {error}"))?;
+            assert!(got.into_vec() == bytes, "{what} brought other bytes");
+        }
+        let word = RemoteMemory { key: KEY, address: 0, len: 8 };
+        let add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
+        let before = add.wait_for(PATIENCE).map_err(|error| format!("an addition in round {round}: {error}"))?;
+        assert_eq!(before, round, "the word");
+        // So that the peer has finished its round before the next.
+        let tag = 1000 + round;
+        let receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
+        self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
+        receive.wait_for(PATIENCE).map_err(|error| format!("the end of round {round}: {error}"))?;
+        let mut own = [0; 8];
+        self.region.read(0, &mut own);
+        assert!(u64::from_ne_bytes(own) > round, "the peer's addition is here");
+        Ok(())
+    }
+
+    /// By which transport, and why.
+    fn how(&self) -> String {
+        while let Some(event) = self.events.read() {
+            if let Event::Connected { transport, reason, .. } = event {
+                return format!("{transport}: {reason}");
+            }
+        }
+        "unknown: no connection was reported".into()
+    }
+}
+
+/// Both sides, of which the first is refused the call.
+fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
+    let error = case.error.to_string();
+    let transport = ("PERCALE_FABRIC", case.transport);
+    let call = [("PERCALE_CALL", case.call.name), ("PERCALE_ERROR", error.as_str()), ("PERCALE_WHEN", case.when)];
+    run_two(&[transport, call[0], call[1], call[2]], &[transport])
+}
+
+/// Both sides, as they are told.
+pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
+    let mut denied = Helper::start("pair", first);
+    let mut clock = Clock::start();
+    let first = hear(&mut denied, &clock);
+    let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
+    let mut peer = Helper::start("pair", second);
+    let other = hear(&mut peer, &clock);
+    let own = address_of(&other).expect("the peer can do everything");
+    clock = Clock::start();
+    denied.tell(&own);
+    peer.tell(&address);
+    let both = |denied: &mut Helper, peer: &mut Helper, clock: &Clock| (hear(denied, clock), hear(peer, clock));
+    let (mut a, mut b) = both(&mut denied, &mut peer, &clock);
+    let half = Outcome::Ended("half".into());
+    if (&a, &b) == (&half, &half) {
+        clock = Clock::start();
+        denied.tell("go");
+        peer.tell("go");
+        (a, b) = both(&mut denied, &mut peer, &clock);
+    }
+    let took = clock.elapsed();
+    (a, Some(b), took)
+}
+
+fn hear(side: &mut Helper, clock: &Clock) -> Outcome {
+    match side.hear_within(clock.left()) {
+        Ok(line) => Outcome::of(&line),
+        Err(Some(ended)) => Outcome::Ended(ended),
+        Err(None) => Outcome::Silent,
+    }
+}
+
+fn address_of(outcome: &Outcome) -> Option<String> {
+    let Outcome::Ended(line) = outcome else { return None };
+    line.strip_prefix("address ").map(str::to_owned)
+}
+
+#[test]
+fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error_that_names_it() {
+    let _watchdog = Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
+    let cases = denial::cases();
+    let (wrong, ways) = denial::run_all(&cases, run);
+    println!("{} cases: {ways:?}", cases.len());
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

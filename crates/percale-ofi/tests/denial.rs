@@ -1,0 +1,157 @@
+//! Two C programs that use libfabric, of which the system refuses one a call: see `percale_conformance::denial`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use percale_conformance::denial::{self, Case, Clock, Outcome, Which};
+use percale_conformance::{long, skipped, watchdog};
+
+/// The program and the directory of the provider.
+struct Made {
+    program: PathBuf,
+    provider: PathBuf,
+}
+
+/// The provider that cargo built with this test: a dynamic library beside the test or one directory up, whichever is newer.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
+    let newest = near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
+    newest.expect("cargo builds the dynamic library with the package's tests")
+}
+
+fn make() -> Option<Made> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("denial-{}", std::process::id()));
+    let (provider, program) = (directory.join("provider"), directory.join("pair"));
+    fs::create_dir_all(&provider).unwrap();
+    fs::copy(built(), provider.join("libpercale-fi.so")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/denial/pair.c");
+    let headers = Command::new("cc")
+        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
+        .stderr(Stdio::null())
+        .status();
+    if !headers.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    let compiled = compiler.arg(source).arg("-lfabric").output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(Made { program, provider })
+}
+
+/// One of the two programs.
+struct Side {
+    child: Child,
+    tell: ChildStdin,
+    lines: Receiver<String>,
+    log: Receiver<String>,
+}
+
+impl Side {
+    fn start(made: &Made, transport: &str, deny: Option<&Case>) -> Self {
+        let mut command = Command::new(&made.program);
+        command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
+        // What the provider says of an error is in libfabric's log.
+        command.env("FI_LOG_LEVEL", "warn");
+        if transport == "tcp" {
+            command.env("PERCALE_TRANSPORT", "tcp");
+        }
+        if let Some(Case { call, error, when, .. }) = deny {
+            let which = match call.which {
+                Which::All => 0,
+                Which::OwnDescriptors => 1,
+                Which::OfDescriptors => 2,
+                Which::SharedWords => 3,
+            };
+            command.env("DENY", format!("{} {which} {error} {when}", call.number));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let ((heard, lines), (logged, log)) = (channel(), channel());
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if heard.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            err.read_to_end(&mut text).ok();
+            logged.send(String::from_utf8_lossy(&text).into_owned()).ok();
+        });
+        Self { tell: child.stdin.take().unwrap(), child, lines, log }
+    }
+
+    fn tell(&mut self, line: &str) {
+        // It may have ended, which is found out when it is listened to.
+        writeln!(self.tell, "{line}").ok();
+    }
+
+    /// The next line, and with an error what was logged.
+    fn hear(&mut self, clock: &Clock) -> Outcome {
+        match self.lines.recv_timeout(clock.left()) {
+            Ok(line) if line == "works" => Outcome::Works("shm: by the provider".into()),
+            Ok(line) if line.starts_with("error ") => {
+                let log = self.log.recv_timeout(Duration::from_secs(5)).unwrap_or_default();
+                Outcome::Error(format!("{line} {log}"))
+            }
+            Ok(line) => Outcome::Ended(line),
+            Err(RecvTimeoutError::Timeout) => Outcome::Silent,
+            Err(RecvTimeoutError::Disconnected) => Outcome::Ended(format!("{:?}", self.child.wait())),
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn address_of(outcome: &Outcome) -> Option<String> {
+    let Outcome::Ended(line) = outcome else { return None };
+    line.strip_prefix("address ").map(str::to_owned)
+}
+
+fn run(made: &Made, case: &Case) -> (Outcome, Option<Outcome>, Duration) {
+    let mut denied = Side::start(made, case.transport, Some(case));
+    let mut clock = Clock::start();
+    let first = denied.hear(&clock);
+    let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
+    let mut peer = Side::start(made, case.transport, None);
+    let other = peer.hear(&clock);
+    let own = address_of(&other).expect("the peer can do everything");
+    clock = Clock::start();
+    denied.tell(&own);
+    peer.tell(&address);
+    let (mut a, mut b) = (denied.hear(&clock), peer.hear(&clock));
+    let half = Outcome::Ended("half".into());
+    if (&a, &b) == (&half, &half) {
+        clock = Clock::start();
+        denied.tell("go");
+        peer.tell("go");
+        (a, b) = (denied.hear(&clock), peer.hear(&clock));
+    }
+    (a, Some(b), clock.elapsed())
+}
+
+#[test]
+fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error_that_names_it() {
+    let _watchdog =
+        watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
+    let Some(made) = make() else {
+        return skipped("refused system calls", "libfabric's headers are not here (libfabric-dev)");
+    };
+    let cases = denial::cases();
+    let (wrong, ways) = denial::run_all(&cases, |case| run(&made, case));
+    println!("{} cases: {ways:?}", cases.len());
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,112 @@
+//! System calls by name: errors that say which call the system refused, and what to do about it.
+//!
+//! Calls that open or grow something go through [`call`]. Its error travels as an [`io::Error`], and [`errno`] finds its number again.
+
+use std::fmt;
+use std::io;
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+
+use super::interrupted::uninterrupted;
+use super::kernel;
+
+/// A system call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallError {
+    name: &'static str,
+    errno: Errno,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: {}", self.name, io::Error::from(self.errno))?;
+        let advice = advice(self.errno);
+        if advice.is_empty() { Ok(()) } else { write!(f, "; {advice}") }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<CallError> for io::Error {
+    fn from(error: CallError) -> Self {
+        Self::new(Self::from(error.errno).kind(), error)
+    }
+}
+
+/// What to do about the refusal of a call.
+const fn advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
+            "a sandbox (seccomp), a security module or an old kernel does not allow it: allow it there"
+        }
+        Errno::MFILE | Errno::NFILE => "raise the limit on open files (ulimit -n)",
+        Errno::NOMEM => {
+            "free memory, or raise the limits on memory and mappings (ulimit -v, ulimit -l, vm.max_map_count)"
+        }
+        Errno::NOSPC => "free memory, or raise the memory limit of the control group",
+        Errno::FBIG => "raise the limit on the size of files (ulimit -f)",
+        Errno::AGAIN => "raise the limit on processes (ulimit -u)",
+        _ => "",
+    }
+}
+
+/// Makes a system call, again while a signal interrupts it.
+///
+/// # Errors
+/// What the call says, with its name.
+pub(crate) fn call<T>(name: &'static str, make: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    uninterrupted(make).map_err(named(name))
+}
+
+/// Gives the name of its call to an error.
+pub(crate) fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
+    move |errno| CallError { name, errno }.into()
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// Why there can be none, with what to do about it.
+pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        CallError { name: "starting a thread (clone3)", errno }.into()
+    })
+}
+
+/// The number of an error that [`call`] or the standard library made.
+pub(crate) fn errno(error: &io::Error) -> Option<i32> {
+    let named = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
+    named.map(|error| error.errno.raw_os_error()).or_else(|| error.raw_os_error())
+}
+
+/// Whether a file of this process may be so long. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
+///
+/// # Errors
+/// EFBIG, if it may not.
+pub(crate) fn check_file_size(len: u64) -> rustix::io::Result<()> {
+    let limit = kernel::limit(libc::RLIMIT_FSIZE);
+    if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_call_and_keeps_its_number() {
+        let error = call("memfd_create", || Err::<(), _>(Errno::PERM)).unwrap_err();
+        assert_eq!((errno(&error), error.kind()), (Some(libc::EPERM), io::ErrorKind::PermissionDenied));
+        let text = error.to_string();
+        assert!(text.starts_with("memfd_create failed: Operation not permitted") && text.contains("seccomp"), "{text}");
+        let mut interruptions = 3;
+        let made = call("ftruncate", || {
+            interruptions -= 1;
+            if interruptions > 0 { Err(Errno::INTR) } else { Ok(7) }
+        });
+        assert_eq!(made.unwrap(), 7);
+        assert_eq!(errno(&io::Error::from_raw_os_error(libc::EMFILE)), Some(libc::EMFILE));
+        assert_eq!(errno(&io::Error::other("no call")), None);
+    }
+}
