@@ -40,8 +40,13 @@ fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
                 let (local, remote) = (nowhere(len as usize), RemotePieces::one(place));
                 let work = RmaWork { peer, local, remote, data: None, context: 5, flags: OpFlags::COMPLETION };
                 let start = Instant::now();
-                // SAFETY: it is refused.
-                let posted = unsafe { if write { a.endpoint.post_write(&work) } else { a.endpoint.post_read(&work) } };
+                let posted = if write {
+                    // SAFETY: it is refused.
+                    unsafe { a.endpoint.post_write(&work) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { a.endpoint.post_read(&work) }
+                };
                 posted.unwrap_or_else(|error| panic!("a {name} of {len} bytes: {error}"));
                 let error = loop {
                     if let Some(error) = queue.read_error() {

@@ -18,7 +18,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ConnectError;
 use super::background::{Crew, Job};
@@ -189,11 +189,7 @@ fn unpaired(setup: &mut Setup, errno: u32) -> Next {
     let tcp = setup.both().contains(HelloFlags::TCP);
     let error = ConnectError::NoTransport(reason("verbs", Why::PairFailed, errno));
     match &mut setup.side {
-        Side::Initiator(attempt)
-            if errno == CROWDED
-                && !(tcp
-                    && attempt.retry_until.is_some_and(|until| Instant::now() + attempt.timeouts.host / 2 > until)) =>
-        {
+        Side::Initiator(attempt) if errno == CROWDED && (attempt.is_early() || !tcp) => {
             attempt.last = Some(error);
             Next::Again { pause: true }
         }

@@ -73,7 +73,7 @@ impl Reactor {
                     }
                     // Others may give descriptors back meanwhile: those of connections being made are many.
                     let mine = matches!(error, ConnectError::Descriptors { peer: false });
-                    if mine && Instant::now() + attempt.timeout / 2 < attempt.deadline {
+                    if mine && attempt.is_early() {
                         attempt.last = Some(error);
                         self.settle(id, setup, Next::Again { pause: true });
                         return;

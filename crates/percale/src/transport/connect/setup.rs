@@ -42,6 +42,11 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
+    /// Whether half of the time in which it may be begun again is left.
+    pub(super) fn is_early(&self) -> bool {
+        self.retry_until.is_none_or(|until| Instant::now() + self.timeouts.host / 2 < until)
+    }
+
     /// Whether it may be begun again now.
     pub(super) fn may_try_again(&self) -> bool {
         let now = Instant::now();
