@@ -183,7 +183,6 @@ static void arguments(void)
 	ANSWERS(-FI_EINVAL, ops->bind(window, &nothing, NULL, NULL));
 	good.length = UINT64_MAX, good.offset = 2;
 	ANSWERS(-FI_EINVAL, ops->bind(window, &good, NULL, NULL));
-	ANSWERS(-FI_EINVAL, ops->post_invalidate(w.b->ep, peer_of_b(), (uint64_t)1 << 32, NULL, 0));
 	ANSWERS(-FI_EINVAL, ops->query(NULL, NULL));
 	ANSWERS(0, ops->close(window));
 }
