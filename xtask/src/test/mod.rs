@@ -20,6 +20,9 @@ pub(crate) struct Arguments {
     /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk, budgets
     #[arg(long)]
     quick: bool,
+    /// The long forms of tests and of the walk, which take hours: every denied call, every API version, millions of operations
+    #[arg(long, conflicts_with = "quick")]
+    all: bool,
     /// Only tests whose path contains this
     #[arg(long)]
     filter: Option<String>,
@@ -67,17 +70,19 @@ impl Step {
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
-                suite::tests(place, arguments.filter.as_deref())
+                suite::tests(place, arguments.filter.as_deref(), arguments.all)
             }),
             Self::Verbs => steps.run("verbs", "what is over RDMA, on a double of libibverbs", || {
-                suite::verbs(place, arguments.filter.as_deref())
+                suite::verbs(place, arguments.filter.as_deref(), arguments.all)
             }),
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
             Self::Search => steps.run("search", "random operations and lives", || crate::search::check(place)),
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
             Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
             Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),
-            Self::Walk => steps.run("walk", "the provider under sanitizers", || crate::walk::check(place)),
+            Self::Walk => {
+                steps.run("walk", "the provider under sanitizers", || crate::walk::check(place, arguments.all))
+            }
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documents of the code", || lint::docs(place)),
         }

@@ -11,14 +11,19 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// All tests of the workspace. With a filter the results are shown but not kept: they would pass for all of them.
-pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
+pub(super) fn tests(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
     let program = program.args(["--", "--show-output"]);
-    let found = harness("tests", program)?;
+    let found = harness("tests", at_length(program, all))?;
     if filter.is_none() {
         Results::replace(place, "tests", &found)?;
     }
     Ok(findings(&found, "no test matches"))
+}
+
+/// The same tests in their long forms, if `all` are wanted.
+fn at_length(program: Program, all: bool) -> Program {
+    if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
 /// Tests of the library that need an RDMA device, and those of the suite over verbs.
@@ -26,13 +31,14 @@ const VERBS: [&str; 3] = ["verbs::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Tests that need an RDMA device, with a library in the place of libibverbs that has one in software. The machine's own devices are
 /// used by the step `tests`.
-pub(super) fn verbs(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
+pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
     let packages = ["test", "--no-fail-fast", "-p", "percale", "-p", "percale-conformance", "-p", DOUBLE, "--tests"];
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
-    let found = harness("verbs", program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double))?;
+    let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);
+    let found = harness("verbs", program)?;
     if filter.is_none() {
         Results::replace(place, "verbs", &found)?;
     }

@@ -54,9 +54,9 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// The part for every check: each scenario at each level.
-pub(crate) fn check(place: &Place) -> Outcome<Findings> {
-    walk(place, &Arguments { all: false, seed: None, orders: None, case: None, provider: None })
+/// The part for every check: each scenario at each level; or `all` of it.
+pub(crate) fn check(place: &Place, all: bool) -> Outcome<Findings> {
+    walk(place, &Arguments { all, seed: None, orders: None, case: None, provider: None })
 }
 
 fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
