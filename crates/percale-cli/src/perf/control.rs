@@ -4,6 +4,7 @@
 //! The process that measures sends [`Request`]s; each is answered by one [`Reply`], a round by two. Nothing that
 //! arrives here is trusted further than its type: lines are bounded, and what they ask for is checked by the receiver.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,6 +54,19 @@ pub(crate) enum Reply {
     Done { verified: u64 },
     /// It did not work. Nothing follows.
     Failed { why: String },
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hello { .. } => "a greeting",
+            Self::Proved { .. } => "a proof",
+            Self::Opened { .. } => "an opened subject",
+            Self::Ready => "the word to go",
+            Self::Done { .. } => "the end of a round",
+            Self::Failed { .. } => "a failure",
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -154,7 +168,7 @@ impl Control {
     /// Waits for one reply in particular.
     pub(crate) fn expect(&mut self, wanted: &Reply, progress: impl FnMut() -> Result<()>) -> Result<()> {
         let reply = self.reply(progress)?;
-        if reply == *wanted { Ok(()) } else { Err(Failure::Protocol(format!("{reply:?} instead of {wanted:?}"))) }
+        if reply == *wanted { Ok(()) } else { Err(Failure::Protocol(format!("{reply} instead of {wanted}"))) }
     }
 
     /// Looks, without waiting, whether the other process has ended or failed.

@@ -108,7 +108,7 @@ impl Session {
                 Ok(session)
             }
             Reply::Hello { version, .. } => Err(Failure::Protocol(format!("its version is {version}"))),
-            other => Err(Failure::Protocol(format!("{other:?} instead of a greeting"))),
+            other => Err(Failure::Protocol(format!("{other} instead of a greeting"))),
         }
     }
 
@@ -151,7 +151,7 @@ impl Session {
                 control.send(&Request::Open { kind, address })?;
                 match control.reply(|| Ok(()))? {
                     Reply::Opened { address } => Ok(address),
-                    other => Err(Failure::Protocol(format!("{other:?} instead of an opened subject"))),
+                    other => Err(Failure::Protocol(format!("{other} instead of an opened subject"))),
                 }
             })?;
             self.open.insert(kind, bench);
@@ -176,7 +176,7 @@ impl Session {
         let open = &mut self.open;
         match self.watch.control.reply(|| open.values_mut().try_for_each(|bench| bench.progress()))? {
             Reply::Done { verified } => Ok((samples, verified)),
-            other => Err(Failure::Protocol(format!("{other:?} at the end of a round"))),
+            other => Err(Failure::Protocol(format!("{other} instead of the end of a round"))),
         }
     }
 
