@@ -52,6 +52,7 @@ impl Pair {
     }
 
     fn within(kind: TransportKind, bytes: usize) -> (Domain, Self) {
+        percale::endpoint::assume_alone();
         let domain = Info::discover().expect("information").domain().transport(kind).open().expect("a domain");
         let vector = domain.address_vector().build().expect("a vector");
         let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");

@@ -133,13 +133,14 @@ mod tests {
             let longest = serde_json::to_vec(&Asked { number: u64::MAX, request }).unwrap();
             assert!(longest.len() <= LINE, "{}", longest.len());
         }
-        let slot = Slot::from(RemoteMemory { key: u64::MAX, address: u64::MAX, len: u64::MAX });
+        let slot = Slot([u8::MAX; RemoteMemory::BYTES]);
         let reply = Reply::Opened { size: u64::MAX, mode: u32::MAX, held: u64::MAX, slots: vec![slot; SLOTS] };
         let opened = Answered { number: u64::MAX, reply };
         let bytes = serde_json::to_vec(&opened).unwrap();
         assert!(bytes.len() <= LINE, "{}", bytes.len());
         assert_eq!(serde_json::from_slice::<Answered>(&bytes).unwrap(), opened);
-        assert_eq!(RemoteMemory::from(slot).key, u64::MAX);
+        let memory = RemoteMemory { key: u64::MAX, address: 1 << 46, len: 1 << 20 };
+        assert_eq!(RemoteMemory::from(Slot::from(memory)), memory);
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub use self::filter::deny;
 /// How long both sides may take until they know.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
+/// Why an outcome is not allowed whose error names no call.
+pub const UNNAMED: &str = "the error does not name the call";
+
 /// When a call begins to be denied.
 pub const TIMES: [&str; 2] = ["start", "middle"];
 
@@ -121,7 +124,7 @@ pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Dur
         }
         (Outcome::Error(text), None | Some(Outcome::Error(_))) => {
             let named = names.iter().any(|name| text.contains(name));
-            if named { Ok("error") } else { Err("the error does not name the call".into()) }
+            if named { Ok("error") } else { Err(UNNAMED.into()) }
         }
         _ => Err("one side hangs, was ended, or works alone".into()),
     }

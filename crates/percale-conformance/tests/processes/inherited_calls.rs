@@ -66,6 +66,10 @@ macro_rules! endpoint_calls {
         case(concat!($who, ": describe_peers"), || endpoint.describe_peers().is_empty());
         case(concat!($who, ": is_connected"), || !endpoint.is_connected(peer));
         case(concat!($who, ": disconnect"), || !endpoint.disconnect(peer));
+        case(concat!($who, ": shut"), || {
+            endpoint.shut();
+            endpoint.inject(peer, b"child") == Err(PostError::Forked)
+        });
         case(concat!($who, ": naming_bytes"), || endpoint.naming_bytes() == 0);
         case(concat!($who, ": has_receives"), || !endpoint.has_receives());
         case(concat!($who, ": send"), || endpoint.send(peer, vec![1]).wait().is_err());
@@ -132,6 +136,7 @@ pub(crate) fn parent() {
         });
         for _ in 0..3 {
             endpoint_calls!("shared endpoint", &shared, to_two);
+            case("shared endpoint: drive_for", || shared.drive_for(&percale::Counter::new()).is_err());
             case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
             case("queue: wait", || queue.wait(&mut [Entry::default()], None).is_err());
             case("queue: read_error", || queue.read_error().is_none());

@@ -456,6 +456,10 @@ fn builders(domain: &Domain) {
             case("scalable endpoint: address", || scalable.address().port() != 0);
             case("scalable endpoint: open", || scalable.open(1, domain.endpoint()).is_err());
             case("scalable endpoint: open_shared", || scalable.open_shared(1, domain.endpoint()).is_err());
+            case("scalable endpoint: open_sender", || scalable.open_sender(1, domain.endpoint()).is_err());
+            case("scalable endpoint: open_sender_shared", || {
+                scalable.open_sender_shared(1, domain.endpoint()).is_err()
+            });
             case("context: drop", || context.take().is_some());
             case("domain: endpoint", || domain.endpoint().bind("127.0.0.1:0").is_err());
             case("domain: endpoint for many threads", || domain.endpoint().bind_shared("127.0.0.1:0").is_err());

@@ -53,7 +53,7 @@ pub use self::builder::{BindError, EndpointBuilder};
 pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
-pub use self::spin::offer_when_idle;
+pub use self::spin::{assume_alone, offer_when_idle};
 use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;

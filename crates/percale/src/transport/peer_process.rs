@@ -152,7 +152,12 @@ impl PeerProcess {
         // when it is not.
         let space = self.space.as_ref().ok()?;
         let read = uninterrupted(|| rustix::io::pread(space, &mut [0_u8; 1], 0));
-        (read == Ok(0)).then_some(ProcessEnded::Executed)
+        (read == Ok(0)).then(|| if self.has_program() { ProcessEnded::Executed } else { ProcessEnded::Exited })
+    }
+
+    /// Whether the process that has the number executes a program. One that exits gives its memory back before the pidfd says so.
+    fn has_program(&self) -> bool {
+        std::fs::read_link(format!("/proc/{}/exe", self.pid)).is_ok()
     }
 
     /// Whether its number may be another's by now: exactly, and quickly if no peer has exited.
