@@ -207,7 +207,7 @@ pub(crate) fn try_wait(counter: &Shared) -> c_int {
     match counter.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,
-        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        Err(error) => -percale::error_number(&error),
     }
 }
 

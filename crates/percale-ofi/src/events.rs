@@ -142,7 +142,7 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
     match events.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,
-        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        Err(error) => -percale::error_number(&error),
     }
 }
 
@@ -454,7 +454,7 @@ unsafe extern "C" fn wait_read(
         match shared.percale.descriptor() {
             Ok(descriptor) if sleep(descriptor, deadline) => {}
             Ok(_) => return -(libc::EAGAIN as isize),
-            Err(error) => return -(error.raw_os_error().unwrap_or(libc::EIO) as isize),
+            Err(error) => return -(percale::error_number(&error) as isize),
         }
     }
 }

@@ -115,7 +115,7 @@ impl Set {
     unsafe fn add(&self, member: *mut fid) -> Result<(), i32> {
         // SAFETY: promised by the caller.
         let context = unsafe { (*member).context }.expose_provenance();
-        let system = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        let system = |error: std::io::Error| percale::error_number(&error);
         // SAFETY: promised by the caller.
         if let Some(queue) = unsafe { Queue::of_class(member) } {
             self.percale.add(&queue.shared().percale, context).map_err(system)?;

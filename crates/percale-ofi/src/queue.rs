@@ -299,7 +299,7 @@ pub(crate) fn try_wait(queue: &Shared) -> c_int {
     match queue.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,
-        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        Err(error) => -percale::error_number(&error),
     }
 }
 

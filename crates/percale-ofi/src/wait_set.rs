@@ -95,7 +95,7 @@ unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
     match set.shared.percale.wait(u64::try_from(timeout).ok().map(Duration::from_millis)) {
         Ok(()) => 0,
         Err(WaitError::TimedOut) => -libc::ETIMEDOUT,
-        Err(WaitError::System(error)) => -error.raw_os_error().unwrap_or(libc::EIO),
+        Err(WaitError::System(error)) => -percale::error_number(&error),
         Err(_) => -libc::EIO,
     }
 }
@@ -116,7 +116,7 @@ pub(crate) unsafe fn join(
     let membership = Membership { set: Arc::clone(&set.shared), source: source.into() };
     match set.shared.percale.add(membership.source.clone()) {
         Ok(_) => Ok(membership),
-        Err(error) => Err(-error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(error) => Err(-percale::error_number(&error)),
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *m
                 match set.shared.percale.try_wait() {
                     Ok(true) => 0,
                     Ok(false) => -libc::EAGAIN,
-                    Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+                    Err(error) => -percale::error_number(&error),
                 }
             } else {
                 -libc::EINVAL

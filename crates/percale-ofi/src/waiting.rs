@@ -23,7 +23,7 @@ pub(crate) unsafe fn control<'a>(
                 unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
                 0
             }
-            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            Err(error) => -percale::error_number(&error),
         },
         FI_GETWAITOBJ => {
             // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.

@@ -79,6 +79,7 @@ pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
+pub use memory::call::error_number;
 pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory, RemoteMemoryError, VerbsAccess};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};

@@ -323,7 +323,7 @@ impl Port {
         let shared = self.share().map_err(|refused| -(refused as i32))?;
         shared.drive_for(counter).map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "an endpoint cannot wake threads that sleep on a counter: {error}");
-            error.raw_os_error().unwrap_or(libc::EIO)
+            percale::error_number(&error)
         })
     }
 

@@ -38,6 +38,6 @@ impl<A: Ownership> Endpoint<A> {
     /// [`PostError::Forked`], [`PostError::Closed`].
     pub fn count(&self, what: Counted, counter: &Arc<Counter>) -> Result<(), PostError> {
         self.access.with(|engine| engine.count(what, counter))?;
-        self.access.reports_also_to(counter).map_err(|error| PostError::Counter(error.raw_os_error().unwrap_or(5)))
+        self.access.reports_also_to(counter).map_err(|error| PostError::Counter(crate::error_number(&error)))
     }
 }

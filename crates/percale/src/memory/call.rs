@@ -81,6 +81,13 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     named.map(|error| error.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
+/// The number of an error that percale or the standard library made of a system call that failed: `EIO` if it is of none. Errors of percale name
+/// the call, so [`io::Error::raw_os_error`] does not find their numbers.
+#[must_use]
+pub fn error_number(error: &io::Error) -> i32 {
+    errno(error).unwrap_or(libc::EIO)
+}
+
 /// Whether a file of this process may be so long. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
 ///
 /// # Errors
