@@ -10,6 +10,7 @@ const MOST: u32 = 1000;
 ///
 /// # Errors
 /// What the call says.
+#[inline(always)]
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     for _ in 0..MOST {
         match call() {

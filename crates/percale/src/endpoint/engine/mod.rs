@@ -82,7 +82,7 @@ use rustix::event::epoll;
 use zerocopy::IntoBytes;
 
 use self::core::Core;
-use self::poller::{Epoll, Poller};
+use self::poller::Poller;
 use self::role::Role;
 use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
@@ -225,7 +225,7 @@ impl Engine {
             }
         }
         if sockets && self.poller.sockets > 0 {
-            any |= self.poll_sockets();
+            any |= self.poll_sockets(sweep);
         }
         if !self.poller.busy.is_empty() {
             any |= self.poll_busy();
@@ -316,17 +316,16 @@ impl Engine {
 
     /// Looks at the hot socket, or at all that are readable.
     #[inline(never)]
-    fn poll_sockets(&mut self) -> bool {
+    fn poll_sockets(&mut self, sweep: bool) -> bool {
         let mut any = false;
-        let looks = self.poller.looks();
-        if let Some(slot) = looks.hot {
-            any = self.poll_link(slot);
-        }
-        // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
-        match looks.epoll {
-            Epoll::Always => {}
-            Epoll::IfQuiet if !any => {}
-            Epoll::IfQuiet | Epoll::Never => return any,
+        if !self.poller.asks_epoll_alone() {
+            if let Some(slot) = self.poller.hot_socket {
+                any = self.poll_link(slot);
+            }
+            // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
+            if !self.poller.asks_epoll(any, sweep) {
+                return any;
+            }
         }
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

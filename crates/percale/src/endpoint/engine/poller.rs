@@ -37,23 +37,6 @@ struct Mark {
     hot: bool,
 }
 
-/// Which sockets are looked at in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Looks {
-    /// This one, by itself.
-    pub(super) hot: Option<Connection>,
-    pub(super) epoll: Epoll,
-}
-
-/// Whether epoll is asked for readable sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Epoll {
-    Always,
-    /// If the hot socket had nothing.
-    IfQuiet,
-    Never,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -198,22 +181,20 @@ impl Poller {
         (sweep, sweep || self.crowded || self.quiet > QUIET)
     }
 
-    /// Which sockets are looked at in this round: the hot one by itself, and all that epoll names. A crowded thread asks epoll alone: the next
-    /// message may come from any peer, and two system calls in each round cost a hop of a ring of processes a quarter of its time.
+    /// Whether epoll alone is asked, and the hot socket not by itself: the next message may come from any peer, and two system calls in each
+    /// round cost a hop of a ring of processes a quarter of its time.
     #[inline]
-    pub(super) fn looks(&self) -> Looks {
-        if self.sockets > 1 && self.crowded {
-            return Looks { hot: None, epoll: Epoll::Always };
+    pub(super) const fn asks_epoll_alone(&self) -> bool {
+        self.crowded && self.sockets > 1
+    }
+
+    /// Whether epoll is asked after the hot socket, which had something or not (`heard`); `sweep` says whether everything is due.
+    #[inline]
+    pub(super) fn asks_epoll(&self, heard: bool, sweep: bool) -> bool {
+        if self.sockets > 1 || self.hot_socket.is_none() {
+            return sweep || !heard;
         }
-        let due = self.round.is_multiple_of(if self.sockets > 1 { SWEEP } else { LONE_SWEEP });
-        let epoll = if due || self.hot_socket.is_none() {
-            Epoll::Always
-        } else if self.sockets > 1 {
-            Epoll::IfQuiet
-        } else {
-            Epoll::Never
-        };
-        Looks { hot: self.hot_socket, epoll }
+        sweep && self.round.is_multiple_of(LONE_SWEEP)
     }
 
     /// Whether a ring brought something in the round before this one.
@@ -369,15 +350,15 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// How often the hot socket and epoll are looked at in so many rounds in which nothing comes, after shared memory has been quiet.
-    fn looks(poller: &mut Poller, rounds: u32) -> (u32, u32) {
+    /// How often the hot socket and epoll are looked at in so many rounds in which sockets are due; `heard`: the hot one has something.
+    fn looks(poller: &mut Poller, rounds: u32, heard: bool) -> (u32, u32) {
         let (mut hot, mut all) = (0, 0);
         for _ in 0..rounds {
-            let (_, sockets) = poller.round();
+            let (sweep, sockets) = poller.round();
             if sockets {
-                let looks = poller.looks();
-                hot += u32::from(looks.hot.is_some());
-                all += u32::from(looks.epoll != Epoll::Never);
+                let alone = poller.asks_epoll_alone();
+                hot += u32::from(!alone);
+                all += u32::from(alone || poller.asks_epoll(heard, sweep));
             }
         }
         (hot, all)
@@ -392,19 +373,15 @@ mod tests {
 
     #[test]
     fn a_quiet_hot_socket_keeps_no_other_waiting() {
-        assert_eq!(looks(&mut poller(2), 64), (64, 64));
-        assert_eq!(looks(&mut poller(1), LONE_SWEEP), (LONE_SWEEP, 1), "there is no other");
+        assert_eq!(looks(&mut poller(2), 64, false), (64, 64));
+        assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other");
     }
 
     #[test]
     fn a_busy_hot_socket_keeps_others_waiting_for_a_sweep_at_most() {
         let mut poller = poller(2);
         for _ in 0..3 {
-            let always = (0..SWEEP).filter(|_| {
-                poller.round();
-                poller.looks().epoll == Epoll::Always
-            });
-            assert_eq!(always.count(), 1);
+            assert_eq!(looks(&mut poller, SWEEP, true), (SWEEP, 1));
         }
     }
 
@@ -412,12 +389,12 @@ mod tests {
     fn a_crowded_thread_asks_epoll_alone_and_in_every_round() {
         let mut poller = poller(3);
         poller.set_crowded(true);
-        assert_eq!(looks(&mut poller, 64), (0, 64));
+        assert_eq!(looks(&mut poller, 64, false), (0, 64));
         // Also while shared memory is busy, which otherwise keeps sockets waiting.
         poller.heard(7);
-        assert_eq!(looks(&mut poller, SWEEP), (0, SWEEP));
+        assert_eq!(looks(&mut poller, SWEEP, false), (0, SWEEP));
         poller.set_crowded(false);
         poller.heard(7);
-        assert_eq!(looks(&mut poller, SWEEP), (1, 1));
+        assert_eq!(looks(&mut poller, SWEEP, false), (1, 1));
     }
 }

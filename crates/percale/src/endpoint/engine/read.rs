@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// A read that cost as much time as `looks` looks at a ring found nothing: others may want the processor.
-    #[inline]
+    #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
             self.in_vain = InVain::NONE; // A message was taken from its ring, without progress.
