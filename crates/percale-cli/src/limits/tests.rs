@@ -102,7 +102,8 @@ fn accesses_are_verified_where_their_bytes_go() {
             for &bytes in sizes {
                 session.prepare(kind, &of(op, bytes)).unwrap();
                 // Whole, each in its slot; then as they are timed, in batches to one slot.
-                for round in [CHECKED, Round { batch: 5, check: Part::Ends, ..CHECKED }] {
+                let timed = Round { batch: of(op, bytes).batch(), check: Part::Ends, ..CHECKED };
+                for round in [CHECKED, timed] {
                     let (samples, _) = session.round(kind, round).unwrap();
                     assert_eq!(samples.summary().unwrap().count, 20, "{kind:?} {op:?} {bytes}");
                 }

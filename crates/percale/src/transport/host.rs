@@ -111,7 +111,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 }
 
 /// The address that an endpoint bound to `bind` tells its peers, and why that one. A concrete address advertises
-/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` ([`Suitability`]); among equals the first in the order of
+/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` (`Suitability`); among equals the first in the order of
 /// the kernel's list.
 ///
 /// # Errors
