@@ -199,6 +199,9 @@ impl SharedEndpoint {
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.
     pub fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
+        if !ownership::reach::Reach::is_here(&self.access) {
+            return Err(std::io::Error::from_raw_os_error(libc::ECHILD));
+        }
         self.access.driver().map_or(Ok(()), |driver| counter.attach(driver))
     }
 }
