@@ -136,7 +136,7 @@ pub(crate) fn parent() {
         });
         for _ in 0..3 {
             endpoint_calls!("shared endpoint", &shared, to_two);
-            case("shared endpoint: drive_for", || shared.drive_for(&percale::Counter::new()).is_err());
+            case("endpoint of many threads: drive_for", || shared.drive_for(&percale::Counter::new()).is_err());
             case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
             case("queue: wait", || queue.wait(&mut [Entry::default()], None).is_err());
             case("queue: read_error", || queue.read_error().is_none());

@@ -28,6 +28,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("region", "Region"),
     ("request", "ConnectionRequest"),
     ("scalable endpoint", "ScalableEndpoint"),
+    ("endpoint of many threads", "SharedEndpoint"),
     ("shared receive", "SharedReceive"),
     ("shared receiving", "SharedReceiving"),
     ("variable", "Variable"),
