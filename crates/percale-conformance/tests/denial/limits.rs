@@ -1,6 +1,9 @@
 //! Limits of resources, from the start and from the middle of a run.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use percale::{Event, EventQueue, Info, PeerAddress};
@@ -139,4 +142,43 @@ fn flt_006_pairs_that_find_few_descriptors_use_tcp() {
     assert!(said.iter().any(|line| line.contains("tcp")), "the limit was none");
     all.iter_mut().for_each(|helper| helper.tell("end"));
     all.into_iter().for_each(Helper::end);
+}
+
+/// Listens with one descriptor left for callers.
+pub(crate) fn last() {
+    let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
+    let vector = domain.address_vector().build().expect("a vector");
+    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+    let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    files.pop();
+    say(&endpoint.address().to_string());
+    let over = std::thread::spawn(ask);
+    while !over.is_finished() {
+        endpoint.wait(Some(Duration::from_millis(1)));
+    }
+}
+
+/// Whether the other side of `stream` keeps it open for a while without saying anything.
+fn is_kept(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    matches!(stream.read(&mut [0; 1]), Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+}
+
+#[test]
+fn flt_006_the_caller_that_takes_the_last_descriptor_keeps_it_until_another_one_calls() {
+    let _watchdog = Watchdog::new("the last descriptor");
+    let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    let mut helper = Helper::through(&["sh", "-c", &few], "last", &[], |_| {});
+    let address = helper.hear();
+    let call = || TcpStream::connect(&address).expect("a connection");
+    let mut first = call();
+    assert!(is_kept(&mut first), "the only caller was turned away");
+    let mut second = call();
+    assert!(is_kept(&mut second), "the newer caller was turned away");
+    // The older one, which has not said anything, is told why.
+    let mut said = Vec::new();
+    first.read_to_end(&mut said).expect("what it is told");
+    assert!(!said.is_empty(), "it was turned away without a word");
+    helper.tell("end");
+    helper.end();
 }

@@ -8,5 +8,10 @@ mod rust;
 /// The other role of this program.
 #[test]
 fn helper() {
-    percale_conformance::process::play(&[("pair", rust::pair), ("cache", cache::cache), ("mesh", limits::mesh)]);
+    percale_conformance::process::play(&[
+        ("pair", rust::pair),
+        ("cache", cache::cache),
+        ("mesh", limits::mesh),
+        ("last", limits::last),
+    ]);
 }

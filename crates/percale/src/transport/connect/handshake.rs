@@ -253,7 +253,10 @@ impl Handshake {
         if let Some(key) = &self.key {
             let mac = key.mac(&[ACCEPTOR, self.ours.as_bytes(), theirs.as_bytes(), bytes.covered()]);
             if mac.verify_slice(&bytes.mac).is_err() {
-                return Err(ConnectError::Authorization);
+                let unproved = Verdict::from_bytes(&bytes)?;
+                // It has the effect of a closed connection: the call is repeated, and nothing else is believed.
+                let lacks = (unproved.ruling, unproved.why) == (Ruling::Refuse, Why::Descriptors);
+                return Err(if lacks { ConnectError::Descriptors { peer: true } } else { ConnectError::Authorization });
             }
         }
         let hello = Hello::from_bytes(&theirs)?;
@@ -297,19 +300,23 @@ impl Handshake {
         self.state = if self.initiator { State::Offered } else { State::Commit };
     }
 
+    /// What an acceptor without descriptors says to its caller: a whole hello and a refusal. Nothing after it has
+    /// answered the caller, which would take this for something else.
+    pub(super) fn no_descriptors(&self) -> Vec<u8> {
+        if !matches!(self.state, State::Prefix | State::Hello | State::Choosing) {
+            return Vec::new();
+        }
+        let mut bytes = self.ours.as_bytes().to_vec();
+        let verdict = Verdict { ruling: Ruling::Refuse, why: Why::Descriptors, token: [0; 16] };
+        bytes.extend_from_slice(verdict.to_bytes().as_bytes());
+        bytes
+    }
+
     /// Tells a peer that proved nothing that it goes no further.
     fn refuse(&mut self, why: Why) {
         let verdict = Verdict { ruling: Ruling::Refuse, why, token: [0; 16] };
         self.output.extend_from_slice(verdict.to_bytes().as_bytes());
     }
-}
-
-/// What an acceptor without descriptors says to whoever called: a whole hello and a refusal.
-pub(super) fn no_descriptors(ours: &Hello) -> Vec<u8> {
-    let mut bytes = ours.to_bytes().as_bytes().to_vec();
-    let verdict = Verdict { ruling: Ruling::Refuse, why: Why::Descriptors, token: [0; 16] };
-    bytes.extend_from_slice(verdict.to_bytes().as_bytes());
-    bytes
 }
 
 #[cfg(any(test, fuzzing))]

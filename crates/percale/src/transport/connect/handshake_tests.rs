@@ -80,6 +80,36 @@ fn a_proof_sent_back_is_no_proof() {
 }
 
 #[test]
+fn a_caller_learns_that_descriptors_are_missing_with_and_without_a_key() {
+    for key in [None, Some("k")] {
+        let [mut a, b] = pair([key; 2]);
+        let mut said = b.no_descriptors();
+        let mut last = Ok(None);
+        while a.wants() > 0 && last == Ok(None) {
+            let next: Vec<u8> = said.drain(..a.wants()).collect();
+            last = a.feed(&next);
+        }
+        match last {
+            Ok(Some(Event::Verdict(_, Verdict { ruling: Ruling::Refuse, why: Why::Descriptors, .. }))) => {
+                assert_eq!(key, None);
+            }
+            other => assert_eq!((other, key), (Err(ConnectError::Descriptors { peer: true }), Some("k"))),
+        }
+    }
+}
+
+#[test]
+fn who_was_answered_is_not_answered_again_for_want_of_descriptors() {
+    let [mut a, mut b] = pair([Some("k"); 2]);
+    let words: Vec<u8> = a.output().drain(..).collect();
+    assert_eq!(b.feed(&words[..PREFIX_BYTES]), Ok(None));
+    assert!(matches!(b.feed(&words[PREFIX_BYTES..]), Ok(Some(Event::Wanted { .. }))));
+    assert!(!b.no_descriptors().is_empty());
+    assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
+    assert!(b.no_descriptors().is_empty(), "a second hello would be taken for a verdict");
+}
+
+#[test]
 fn another_version_is_told_ours() {
     let [_, mut b] = pair([None, None]);
     let mut old = hello(0, false).to_bytes();

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -120,6 +121,13 @@ pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSoc
         }
         result => result,
     })
+}
+
+/// Whether a call waits at a listener. (Without free descriptors `accept4` fails whether one does or not.)
+pub(super) fn is_called(listener: &ProcessSocket) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    // If that cannot be found out, one may wait.
+    uninterrupted(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).map_or(true, |ready| ready > 0)
 }
 
 /// Tries whether calls can be taken at a listener. One that came already is turned away, and tries again.

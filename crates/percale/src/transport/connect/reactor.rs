@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
 use super::ConnectError;
 use super::arbiter::Whereabouts;
-use super::handshake::{self, Handshake};
+use super::handshake::Handshake;
 use super::listen::{self, FLAGS};
 use super::liveness::{self, Watched};
 use super::mailbox::Notice;
@@ -380,11 +380,7 @@ impl Reactor {
                 && let Ok(socket) = ProcessSocket::open(|| rustix::net::accept_with(listener, FLAGS))
                 && let (false, Ok(hello)) = (unix, endpoint.hello())
             {
-                let bytes = handshake::no_descriptors(&hello);
-                // As far as it goes: the caller finds a closed connection at worst, and tries again.
-                let heard = rustix::net::recv(&socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
-                let told = rustix::net::send(&socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-                later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");
+                turn_away(&socket, &Handshake::new(false, &hello, None));
             }
         }
         self.reserve = reserve().ok();
@@ -399,8 +395,9 @@ impl Reactor {
             match listen::accept(listener) {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
-                // Whoever has said nothing yet gives its descriptor to the next.
-                Err(Errno::MFILE | Errno::NFILE) if self.drop_caller(id, Setup::is_stranger) => {}
+                Err(Errno::MFILE | Errno::NFILE) if !listen::is_called(listener) => return None,
+                // A caller whose hello has not come yet gives its descriptor to the next.
+                Err(Errno::MFILE | Errno::NFILE) if self.drop_stranger(id) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     if !self.turn_away(id, unix) {
                         self.rest(id);
@@ -508,9 +505,13 @@ impl Reactor {
     }
 
     /// Drops the oldest of such callers; says whether there was one.
-    fn drop_caller(&mut self, endpoint: u64, such: impl Fn(&Setup) -> bool) -> bool {
-        let callers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && such(setup));
-        let Some(oldest) = callers.map(|(id, _)| *id).min() else { return false };
+    /// Turns the oldest caller away of which no hello has come yet. `false` if there is none.
+    fn drop_stranger(&mut self, endpoint: u64) -> bool {
+        let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
+        let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };
+        if let Some(Setup { tcp: Some(socket), handshake, .. }) = self.setups.get(&oldest) {
+            turn_away(socket, handshake);
+        }
         self.forget_setup(oldest);
         true
     }
@@ -711,6 +712,16 @@ fn local_address(socket: &ProcessSocket) -> rustix::io::Result<SocketAddr> {
 /// An address as it travels.
 pub(super) const fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Tells a caller that there are no descriptors, as far as it goes: it finds a closed connection at worst, and tries
+/// again.
+fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
+    let bytes = handshake.no_descriptors();
+    // What is left unread when the socket is closed would take the answer with it.
+    let heard = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
+    let told = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");
 }
 
 /// A descriptor to give up when none is left.

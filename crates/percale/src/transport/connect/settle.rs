@@ -72,8 +72,7 @@ impl Reactor {
                         return;
                     }
                     // Others may give descriptors back meanwhile: those of connections being made are many.
-                    let mine = matches!(error, ConnectError::Descriptors { peer: false });
-                    if mine && attempt.is_early() {
+                    if matches!(error, ConnectError::Descriptors { .. }) && attempt.is_early() {
                         attempt.last = Some(error);
                         self.settle(id, setup, Next::Again { pause: true });
                         return;
