@@ -4,6 +4,7 @@
 #define PINDOWN_CALLS_H
 
 #include "page.h"
+#include "quiet.h"
 
 /* The system call: the kernel, too, looks at the lower half only. -1 in an exception. */
 static __always_inline int number(struct pt_regs *regs)
@@ -56,28 +57,56 @@ static __always_inline int kind_of(struct task_struct *task, u64 mm)
 		return FOREIGN;
 	if (task->flags & PF_IO_WORKER)
 		return WORKER;
+	if (task->flags & PF_USER_WORKER) /* of vhost: its registers are those of the call that made it */
+		return FOREIGN;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	return task->thread_info.status & TS_COMPAT || is_x32(number(regs)) ? COMPAT : OWN;
 }
 
-/* The flags of open(2): which argument has them, or "truncates" where they lie in memory. */
-static __always_inline int truncates(struct pt_regs *regs)
+/* What a task's own call does to pages that are pinned. */
+#define UNKNOWN 0 /* anything: what it changes counts as everything */
+#define COPIES 1  /* nothing, unless it has the address space locked for writing */
+#define KEEPS 2   /* nothing, or what is reported elsewhere */
+
+/* By what kind of descriptor a command of ioctl(2) is meant for, which its second byte names. */
+static __always_inline int command(u32 command)
+{
+	switch (command >> 8 & 0xff) {
+	case 'T':  /* terminals, and what is asked of any descriptor (FIONREAD): copies */
+	case 0x89: /* sockets: copies */
+	case '$':  /* counters of perf: copies */
+	case 0x1b: /* RDMA verbs: pin pages */
+	case ';':  /* VFIO and IOMMUFD: pin pages */
+	case 'F':  /* NVIDIA's driver: pins pages */
+	case 0xae: /* KVM: brings pages of the guest in */
+		return COPIES;
+	case 0xaa: /* userfaultfd: puts pages where none are, but for the command that moves them */
+		return (command & 0xff) == UFFDIO_MOVE ? UNKNOWN : COPIES;
+	}
+	return UNKNOWN; /* among them those of file systems, which may cut a file */
+}
+
+static __always_inline int does(struct pt_regs *regs)
 {
 	switch (number(regs)) {
+#define ROW(nr, name) case nr:
+	CALLS_THAT_KEEP(ROW)
+	case -1: /* an exception: pages come in, or are copied before they are written */
+		return KEEPS;
+	CALLS_THAT_COPY(ROW)
+		return COPIES;
+#undef ROW
 	case NR_open:
-		return !!(regs->si & O_TRUNC);
+		return regs->si & O_TRUNC ? UNKNOWN : COPIES;
 	case NR_openat:
-		return !!(regs->dx & O_TRUNC);
+	case NR_open_by_handle_at:
+		return regs->dx & O_TRUNC ? UNKNOWN : COPIES;
 	case NR_process_madvise:
-		return takes_pages(regs->r10);
-	case NR_creat:
-	case NR_openat2:
-	case NR_truncate:
-	case NR_ftruncate:
-	case NR_fallocate:
-		return 1;
+		return takes_pages(regs->r10) ? UNKNOWN : COPIES;
+	case NR_ioctl:
+		return command(regs->si);
 	}
-	return 0;
+	return UNKNOWN;
 }
 
 /* Calls whose pages may be replaced before rss_stat speaks, where page tables are freed early. */

@@ -91,30 +91,16 @@ static __always_inline int released(u64 mm, int write)
 			global(page);
 		}
 		return 0;
-	case -1:
-	case NR_madvise:
-	case NR_clone:
-	case NR_fork:
-	case NR_vfork:
-	case NR_clone3:
-	case NR_mlock:
-	case NR_munlock:
-	case NR_mlockall:
-	case NR_munlockall:
-	case NR_mlock2:
-	case NR_mseal:
-	case NR_mbind:
-	case NR_set_mempolicy:
-	case NR_get_mempolicy:
-	case NR_set_mempolicy_home_node:
-	case NR_migrate_pages:
-	case NR_move_pages:
-	case NR_pkey_alloc:
-	case NR_pkey_free:
+	}
+	switch (does(regs)) {
+	case KEEPS:
+		return 0;
+	case COPIES:
+		if (write)
+			global(page);
 		return 0;
 	}
-	if (write)
-		global(page);
+	global(page);
 	return 0;
 }
 
@@ -173,7 +159,8 @@ int pages_counted(u64 *ctx)
 		remapped(page, regs);
 		return 0;
 	}
-	if (truncates(regs))
+	/* Not what it does is looked for, but what is known not to be done: reclaim, too, leaves pinned pages alone. */
+	if (does(regs) == UNKNOWN && !(task->flags & PF_MEMALLOC))
 		global(page);
 	return 0;
 }
@@ -201,36 +188,46 @@ int cache_deleted(u64 *ctx)
 	return 0;
 }
 
-static __always_inline int submitted(struct io_kiocb *req)
+/* What a worker that follows a request may do. */
+#define NOTHING 0
+#define CUTS 1	/* shortens a file */
+#define TAKES 2 /* takes pages of the address space */
+
+static __always_inline int request(struct io_kiocb *req, u8 opcode)
 {
-	u8 opcode = req->opcode;
 	u32 advice = ~0u;
-	struct page *page;
 
 	switch (opcode) {
-	case IORING_OP_MADVISE:
 	case IORING_OP_FALLOCATE:
 	case IORING_OP_FTRUNCATE:
 	case IORING_OP_OPENAT:
 	case IORING_OP_OPENAT2:
-		break;
-	default:
-		return 0;
-	}
-	page = page_of((u64)bpf_get_current_task_btf()->mm);
-	if (!page)
-		return 0;
-	if (opcode == IORING_OP_MADVISE) {
+	case IORING_OP_URING_CMD:
+		return CUTS;
+	case IORING_OP_MADVISE:
 		/* The call's own part of a request lies at its beginning. */
 		if (bpf_core_field_exists(struct io_madvise, advice))
 			bpf_core_read(&advice, sizeof(advice), &((struct io_madvise *)req)->advice);
-		if (!takes_pages(advice))
-			return 0;
-		/* A worker will do it, and nothing says when it has ended. */
-		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
+		return takes_pages(advice) ? TAKES : NOTHING;
 	}
+	return opcode < IORING_OP_KNOWN ? NOTHING : CUTS;
+}
+
+static __always_inline int submitted(struct io_kiocb *req)
+{
+	int what = request(req, req->opcode);
+	struct page *page;
+
+	if (what == NOTHING)
+		return 0;
+	page = page_of((u64)bpf_get_current_task_btf()->mm);
+	if (!page)
+		return 0;
+	/* A worker will do it, and nothing says when it has ended. */
+	if (what == TAKES)
+		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
 	__sync_lock_test_and_set(&page->sticky, 1);
-	if (opcode == IORING_OP_MADVISE)
+	if (what == TAKES)
 		global(page);
 	return 0;
 }
@@ -244,6 +241,16 @@ int request_submitted(u64 *ctx)
 /* The same under its older name. */
 SEC("tp_btf/io_uring_submit_sqe")
 int request_submitted_old(u64 *ctx)
+{
+	return submitted((struct io_kiocb *)ctx[0]);
+}
+
+/*
+ * A request is given to a worker: also one that was submitted before the page was there, and waited for a time-out, a file or
+ * another request. Those that workers had by then are looked for when the page is put in its place (identify).
+ */
+SEC("tp_btf/io_uring_queue_async_work")
+int request_queued(u64 *ctx)
 {
 	return submitted((struct io_kiocb *)ctx[0]);
 }
@@ -325,19 +332,61 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 	q->vm_start = vma->vm_start;
 	q->vm_end = vma->vm_end;
 	q->vm_flags = vma->vm_flags;
-	if (!file)
+	if (!file || !vma->vm_ops) /* what was mapped of /dev/zero is anonymous memory, too */
 		return 0;
 	inode = file->f_mapping->host;
 	q->dev = inode->i_sb->s_dev;
 	q->ino = inode->i_ino;
 	q->magic = inode->i_sb->s_magic;
+	q->regular = (inode->i_mode & S_IFMT) == S_IFREG;
 	bpf_probe_read_kernel_str(name, sizeof(name), file->f_path.dentry->d_name.name);
 	/* What mmap(MAP_HUGETLB | MAP_ANONYMOUS) makes, "anon_hugepage": no path and no descriptor leads to it. */
 	q->anonymous_huge = inode->i_flags & S_PRIVATE && name[0] == 0x6775685f6e6f6e61 && name[1] == 0x6567617065;
 	return 0;
 }
 
-/* The address space of a process, named by a pidfd: whose it is, and what is mapped in it. */
+/*
+ * Whether a task is a worker of io_uring that has, or will be given without a word, a request that may change memory: one that it
+ * follows, one that begins when that one has ended, or one that waits for a worker.
+ */
+static __always_inline int has_work(struct task_struct *task)
+{
+	struct io_wq_work_node *first = 0;
+	struct io_wq_work *work = 0;
+	struct io_wq *wq = 0;
+	struct io_worker *worker = task->worker_private;
+	struct io_kiocb *req;
+	u32 flags = ~0u;
+	u8 opcode = ~0;
+
+	if (!(task->flags & PF_IO_WORKER) || !worker)
+		return 0;
+	if (!bpf_core_field_exists(struct io_worker, cur_work) || !bpf_core_field_exists(struct io_wq, acct) ||
+	    !bpf_core_field_exists(struct io_wq_acct, work_list))
+		return 1; /* another kernel's workers */
+	/* What waits first: it may be taken meanwhile. */
+	bpf_core_read(&wq, sizeof(wq), &worker->wq);
+	if (!wq)
+		return 1;
+	bpf_core_read(&first, sizeof(first), &wq->acct[0].work_list.first);
+	if (first)
+		return 1;
+	bpf_core_read(&first, sizeof(first), &wq->acct[1].work_list.first);
+	if (first)
+		return 1;
+	bpf_core_read(&work, sizeof(work), &worker->cur_work);
+	if (!work)
+		return 0;
+	req = (void *)work - __builtin_preserve_field_info(((struct io_kiocb *)0)->work, 0);
+	bpf_core_read(&flags, sizeof(flags), &req->flags);
+	bpf_core_read(&opcode, sizeof(opcode), &req->opcode);
+	return flags & REQ_F_LINKED || request(req, opcode) != NOTHING;
+}
+
+/*
+ * The address space of a process, named by a pidfd: whose it is, what is mapped in it, and whether something is under way in it of which
+ * nothing will be said.
+ */
 SEC("iter/task")
 int identify(struct bpf_iter__task *ctx)
 {
@@ -354,15 +403,21 @@ int identify(struct bpf_iter__task *ctx)
 	mm = task->mm;
 	if (!mm)
 		return 0;
+	q->tasks++;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	if (begins(regs) && (s64)regs->ax == -ENOSYS) /* the call has not returned */
+	if (begins(regs) && (s64)regs->ax == -ENOSYS && !(task->flags & PF_IO_WORKER)) /* the call has not returned */
 		q->beginning++;
+	if (has_work(task))
+		q->working++;
 	if (q->mm)
 		return 0;
 	copy.start = q->start;
 	copy.end = q->end;
 	copy.mm = (u64)mm;
+	copy.tasks = q->tasks;
 	copy.beginning = q->beginning;
+	copy.working = q->working;
+	copy.users = mm->mm_users.counter;
 	copy.euid = task->cred->euid.val;
 	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
 		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___bitmap *)mm)->flags.__mm_flags);
@@ -380,6 +435,7 @@ int identify(struct bpf_iter__task *ctx)
 #define UNSUBSCRIBE 2
 #define ADMIT 3
 #define DISMISS 4
+#define DISTRUST 5 /* something was under way when the page was put in its place */
 
 /* What the loader does to a page: run by it (test run), attached to nothing. Arguments: what, mm, dev, ino, slot. */
 SEC("raw_tp/pindown_control")
@@ -404,6 +460,17 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		if (!page)
 			return 0;
 		__sync_fetch_and_or(&page->busy, BUSY_ENDED);
+		global(page);
+		return 1;
+	}
+	if (what == DISTRUST) {
+		page = page_of(mm);
+		if (!page)
+			return 0;
+		/* Page tables that are freed early: `slot` says so. Else what workers do to pages is seen when they count them. */
+		if (slot)
+			__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
+		__sync_lock_test_and_set(&page->sticky, 1);
 		global(page);
 		return 1;
 	}

@@ -51,6 +51,9 @@ fn check(types: &Types<'_>) -> Result<Hooks, Unavailable> {
         types.expect("io_uring_submit_sqe", &["io_kiocb*"])?;
         Some("io_uring_submit_sqe")
     };
+    if submit.is_some() {
+        types.expect("io_uring_queue_async_work", &["io_kiocb*"])?;
+    }
     let starts = types.member("zap_details", "reclaim_pt");
     if starts {
         types.expect("sys_enter", &["pt_regs*", "long int"])?;
@@ -252,6 +255,7 @@ mod tests {
         made.hook("rss_stat", &["mm_struct*", "int", "long int"]);
         made.hook("mm_filemap_delete_from_page_cache", &["folio*"]);
         made.hook("io_uring_submit_sqe", &["io_kiocb*", "bool"]);
+        made.hook("io_uring_queue_async_work", &["io_kiocb*", "int"]);
         made
     }
 

@@ -20,6 +20,7 @@ const SUBSCRIBE: u64 = 1;
 const UNSUBSCRIBE: u64 = 2;
 const ADMIT: u64 = 3;
 const DISMISS: u64 = 4;
+const DISTRUST: u64 = 5;
 
 /// Mapped as shared; VM_SHARED is gone where the file is open for reading only.
 const VM_MAYSHARE: u64 = 0x80;
@@ -37,7 +38,10 @@ const QUIET: Duration = Duration::from_secs(2);
 
 /// What `identify` answered: `struct question` in bpf/page.h.
 #[derive(Clone, Copy, Debug)]
-struct Answer([u64; 14]);
+struct Answer([u64; ANSWER]);
+
+/// Words of it.
+const ANSWER: usize = 18;
 
 impl Answer {
     const MM: usize = 2;
@@ -52,6 +56,10 @@ impl Answer {
     const MAGIC: usize = 11;
     const ANONYMOUS_HUGE: usize = 12;
     const FOUND: usize = 13;
+    const REGULAR: usize = 14;
+    const WORKING: usize = 15;
+    const TASKS: usize = 16;
+    const USERS: usize = 17;
 
     fn is(&self, flag: u64) -> bool {
         self.0[Self::VM_FLAGS] & flag != 0
@@ -95,6 +103,9 @@ pub(super) struct Identity {
     dumpable: bool,
     euid: u32,
     beginning: u64,
+    /// Workers of io_uring may be in the middle of a change that was not seen to begin, or tasks of other processes that have the address
+    /// space, too.
+    unseen: bool,
 }
 
 impl Kernel {
@@ -109,6 +120,16 @@ impl Kernel {
     /// What keeps the programs attached: reports go on while anybody has these.
     pub(super) fn links(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.loaded.links.iter().map(AsFd::as_fd)
+    }
+
+    /// The same, for who holds them where nobody else can close them.
+    pub(super) fn take_links(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.loaded.links)
+    }
+
+    /// Whether all that it asks and tells the kernel by is open: a program may have closed it, and have opened something else there.
+    pub(super) fn is_open(&self) -> bool {
+        self.loaded.is_open()
     }
 
     /// Whether calls are reported when they begin, too.
@@ -128,14 +149,14 @@ impl Kernel {
     }
 
     fn ask(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Answer> {
-        let mut bytes = [0_u8; 112];
+        let mut bytes = [0_u8; 8 * ANSWER];
         bytes[..8].copy_from_slice(&range.start.to_ne_bytes());
         bytes[8..16].copy_from_slice(&range.end.to_ne_bytes());
         let map = self.loaded.asked.as_fd();
         sys::update(map, &0_u32.to_ne_bytes(), &bytes, false)?;
         sys::iterate(self.loaded.identify.as_fd(), process)?;
         sys::lookup(map, &0_u32.to_ne_bytes(), &mut bytes)?;
-        let mut answer = Answer([0; 14]);
+        let mut answer = Answer([0; ANSWER]);
         for (word, bytes) in answer.0.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
@@ -153,6 +174,7 @@ impl Kernel {
             dumpable: answer[Answer::DUMPABLE] == 1,
             euid: answer[Answer::EUID] as u32,
             beginning: answer[Answer::BEGINNING],
+            unseen: answer[Answer::WORKING] != 0 || answer[Answer::USERS] > answer[Answer::TASKS],
         })
     }
 
@@ -204,20 +226,27 @@ impl Kernel {
     /// beginning went unreported.
     fn quiet(&self, process: BorrowedFd<'_>, mm: u64) -> Result<(), Denial> {
         let deadline = Instant::now() + QUIET;
-        while self.starts() {
+        loop {
             let now = self.identify(process)?;
             if now.mm != mm {
                 return Err(Denial::NoAddressSpace);
             }
-            if now.beginning == 0 {
+            let beginning = self.starts() && now.beginning != 0;
+            if !beginning && !now.unseen {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(Denial::NeverQuiet);
+                return if beginning { Err(Denial::NeverQuiet) } else { self.distrust(mm) };
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+    }
+
+    /// Counts whatever workers of io_uring do to pages as a change, and has nothing kept where that may be seen too late.
+    fn distrust(&self, mm: u64) -> Result<(), Denial> {
+        let arguments = [DISTRUST, mm, 0, 0, u64::from(self.starts())];
+        let done = sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1);
+        done.then_some(()).ok_or(Denial::Kernel)
     }
 
     /// The page of an address space, and the descriptor of its map.
@@ -246,6 +275,8 @@ impl Kernel {
         match (magic, answer.is(VM_MAYSHARE)) {
             // No file: anonymous memory.
             (0, false) => Ok(None),
+            // A device, though its name lies in /dev, which is a tmpfs: its driver takes pages as it likes.
+            (TMPFS, _) if answer.0[Answer::REGULAR] != 1 => Err(Unwatchable::FileSystem),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
             (TMPFS | HUGETLBFS, true) => self.subscribe(mm, (answer.0[Answer::DEV], answer.0[Answer::INO])).map(Some),
             (_, true) => Err(Unwatchable::FileSystem),
@@ -336,6 +367,11 @@ impl Kernel {
     fn control(&self, what: u64, mm: u64, (dev, ino): (u64, u64), slot: Slot) -> bool {
         let arguments = [what, mm, dev, ino, slot.index() as u64];
         sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1)
+    }
+
+    /// Says on the page that nothing may be kept any more.
+    pub(super) fn end_reports(&self, mm: u64) {
+        self.tell(END, mm);
     }
 
     /// Says on the page that nothing may be kept any more, and stops to report. Only when the address space is gone: a

@@ -34,6 +34,21 @@ pub(super) struct Loaded {
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
+    /// The kernel's numbers of programs and maps, in the order of [`Loaded::objects`].
+    numbers: Vec<u32>,
+}
+
+impl Loaded {
+    fn objects(&self) -> impl Iterator<Item = &OwnedFd> {
+        let others = [&self.pages, &self.inodes, &self.bells, &self.asked, &self.identify, &self.control];
+        self.programs.iter().chain(others)
+    }
+
+    /// Whether each descriptor is the one that it was.
+    pub(super) fn is_open(&self) -> bool {
+        let same = |(object, number): (&OwnedFd, &u32)| sys::number(object.as_fd()).is_ok_and(|found| found == *number);
+        self.objects().zip(&self.numbers).all(same)
+    }
 }
 
 /// An error of the kernel's, or the loader's, with what was asked.
@@ -106,6 +121,7 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
         let program = if hook == "io_uring_submit_req" { "request_submitted" } else { "request_submitted_old" };
         (program, hook)
     }));
+    wanted.extend(hooks.submit.map(|_| ("request_queued", "io_uring_queue_async_work")));
     if hooks.starts {
         wanted.extend([("call_left", "sys_exit"), ("call_entered", "sys_enter")]);
     }
@@ -125,10 +141,14 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
     let pages = map(&ebpf, "pages", (8, 4))?;
     let inodes = map(&ebpf, "inodes", (16, 512))?;
     let bells = map(&ebpf, "bells", (4, 4))?;
-    let asked = map(&ebpf, "asked", (4, 112))?;
+    let asked = map(&ebpf, "asked", (4, 144))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-    Ok(Loaded { hooks, links, programs, pages, inodes, bells, asked, identify, control })
+    let numbers = Vec::new();
+    let mut loaded = Loaded { hooks, links, programs, pages, inodes, bells, asked, identify, control, numbers };
+    let numbers = loaded.objects().map(|object| sys::number(object.as_fd())).collect::<io::Result<_>>();
+    loaded.numbers = numbers.map_err(refused("its number"))?;
+    Ok(loaded)
 }
 
 fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>

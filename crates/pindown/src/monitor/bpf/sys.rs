@@ -113,6 +113,13 @@ pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
     Ok((word(&info, 8) as usize, word(&info, 12) as usize))
 }
 
+/// The kernel's number of a program or a map, which no other has.
+pub(super) fn number(object: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u8; 8];
+    object_info(object, &mut info)?;
+    Ok(word(&info, 4))
+}
+
 /// How often the kernel skipped a program because it was running already on that processor.
 pub(super) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0_u8; RECURSION_MISSES + 8];

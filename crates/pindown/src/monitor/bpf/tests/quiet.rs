@@ -110,6 +110,57 @@ fn mon_019_mon_020_fork_and_exec() {
     });
 }
 
+/// Memory that no page lies in yet.
+fn untouched(pages: u64) -> u64 {
+    let start = must(libc::SYS_mmap, [0, pages * PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+    attempt(libc::SYS_madvise, [start, pages * PAGE, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]);
+    start
+}
+
+#[test]
+fn mon_021_calls_that_bring_pages_in() {
+    let _alone = alone();
+    if monitor().is_none() {
+        return;
+    }
+    let memory = Memory::anonymous(4);
+    let len = 8 * PAGE;
+    let file = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
+    must(libc::SYS_ftruncate, [file, len, 0, 0, 0, 0]);
+    let mut pair = [0_i32; 2];
+    let kind = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(|word| word as u64);
+    must(libc::SYS_socketpair, [kind[0], kind[1], kind[2], pair.as_mut_ptr() as u64, 0, 0]);
+    let [one, other] = pair.map(|fd| fd as u64);
+    let at = untouched(8);
+    quiet("pread", &memory, || assert_eq!(must(libc::SYS_pread64, [file, at, len, 0, 0, 0]), len));
+    let from = untouched(8);
+    quiet("send", &memory, || assert_eq!(must(libc::SYS_sendto, [one, from, len, 0, 0, 0]), len));
+    let to = untouched(8);
+    quiet("recv", &memory, || assert_eq!(must(libc::SYS_recvfrom, [other, to, len, 0, 0, 0]), len));
+    let random = untouched(8);
+    quiet("getrandom", &memory, || assert_eq!(must(libc::SYS_getrandom, [random, len, 0, 0, 0, 0]), len));
+    let mut ring = io_uring::IoUring::new(4).expect("io_uring is there");
+    for worker in [false, true] {
+        let pages = untouched(8);
+        let buffer = std::ptr::with_exposed_provenance_mut(pages as usize);
+        let read = io_uring::opcode::Read::new(io_uring::types::Fd(file as i32), buffer, len as u32).build();
+        let read = if worker { read.flags(io_uring::squeue::Flags::ASYNC) } else { read };
+        quiet("io_uring", &memory, || {
+            // SAFETY: the buffer is mapped, and nobody else's.
+            unsafe { ring.submission().push(&read) }.expect("there is room");
+            ring.submit_and_wait(1).expect("it is submitted");
+            assert_eq!(ring.completion().next().map(|done| done.result()), Some(len as i32));
+        });
+        must(libc::SYS_munmap, [pages, len, 0, 0, 0, 0]);
+    }
+    for start in [at, from, to, random] {
+        must(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+    }
+    for fd in [file, one, other] {
+        must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+}
+
 #[test]
 fn mon_022_the_stack_grows() {
     fn deep(left: usize) -> u8 {

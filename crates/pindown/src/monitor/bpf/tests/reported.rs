@@ -6,7 +6,7 @@ use std::process::Command;
 use io_uring::{IoUring, opcode, types};
 
 use super::super::{Change, Monitor, Unwatchable, Watch};
-use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, call, done, during, monitor, must, touched};
+use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
 
 const MAYMOVE: u64 = libc::MREMAP_MAYMOVE as u64;
 const FIXED: u64 = libc::MREMAP_FIXED as u64;
@@ -285,4 +285,108 @@ fn mon_012_more_files_than_slots_are_refused() {
     for (_, fd) in &files {
         must(libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0]);
     }
+}
+
+/// A file handle as open_by_handle_at(2) takes it.
+#[repr(C, align(8))]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; 128],
+}
+
+#[test]
+fn mon_012_mon_018_a_file_is_cut_by_the_handle_that_names_it() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let directory = must(libc::SYS_open, [c"/dev/shm".as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    let name = format!("/dev/shm/pindown-handle-{}\0", std::process::id());
+    let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) as u64;
+    let fd = must(libc::SYS_open, [name.as_ptr() as u64, flags, 0o600, 0, 0, 0]);
+    must(libc::SYS_ftruncate, [fd, 2 * PAGE, 0, 0, 0, 0]);
+    let memory = Memory::new(2, libc::MAP_PRIVATE, fd as i64);
+    assert_eq!(monitor.watch(memory.all()), Ok(Watch::Records));
+    let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
+    let (at, mut mount) = ((&raw mut handle).addr() as u64, 0_i32);
+    let named = [fd, c"".as_ptr() as u64, at, (&raw mut mount).addr() as u64, libc::AT_EMPTY_PATH as u64, 0];
+    must(libc::SYS_name_to_handle_at, named);
+    let open = |flags: i32| {
+        let mut opened = Err(0);
+        let arguments = [directory, at, flags as u64, 0, 0, 0];
+        let changes = during(monitor, || opened = call(libc::SYS_open_by_handle_at, arguments));
+        must(libc::SYS_close, [opened.expect("the file is there"), 0, 0, 0, 0, 0]);
+        changes
+    };
+    assert!(!touched(&open(libc::O_RDWR), &memory.all()), "nothing is cut");
+    let changes = open(libc::O_RDWR | libc::O_TRUNC);
+    assert!(touched(&changes, &memory.all()), "{changes:x?}");
+    must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
+    for fd in [fd, directory] {
+        must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn mon_012_what_a_call_does_that_is_not_known_may_be_anything() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let watched = Memory::anonymous(1);
+    let fresh = || {
+        let at = must(libc::SYS_mmap, [0, PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+        must(libc::SYS_madvise, [at, PAGE, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]);
+        at
+    };
+    let mut pipe = [0_i32; 2];
+    must(libc::SYS_pipe2, [pipe.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    let [reader, writer] = pipe.map(|fd| fd as u64);
+    let file = c"/proc/self/exe".as_ptr() as u64;
+    let file = must(libc::SYS_open, [file, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    // Each reads or writes at a fresh page, `AT`, and does next to nothing else.
+    const AT: u64 = u64::MAX;
+    const FIGETBSZ: u64 = 2;
+    let calls: [(&str, i64, [u64; 6], bool); 6] = [
+        ("openat2", libc::SYS_openat2, [AT, AT, AT, 24, 0, 0], true),
+        ("a clock is adjusted", libc::SYS_clock_adjtime, [0, AT, 0, 0, 0, 0], true),
+        ("a command for file systems", libc::SYS_ioctl, [file, FIGETBSZ, AT, 0, 0, 0], true),
+        ("how much there is to read", libc::SYS_ioctl, [reader, libc::FIONREAD, AT, 0, 0, 0], false),
+        ("the time", libc::SYS_clock_gettime, [0, AT, 0, 0, 0, 0], false),
+        ("a file's attributes", libc::SYS_fstat, [file, AT, 0, 0, 0, 0], false),
+    ];
+    for (what, number, arguments, counts) in calls {
+        let at = fresh();
+        let arguments = arguments.map(|argument| if argument == AT { at } else { argument });
+        let changes = during(monitor, || {
+            attempt(number, arguments);
+        });
+        assert_eq!(touched(&changes, &watched.all()), counts, "{what}: {changes:x?}");
+        must(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
+    }
+    must(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+    for fd in [reader, writer] {
+        must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn mon_012_a_device_is_no_file_of_memory_wherever_its_name_lies() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let open = |path: &std::ffi::CStr| call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0]);
+    let zero = open(c"/dev/zero").expect("it is always there");
+    let private = Memory::new(1, libc::MAP_PRIVATE, zero as i64);
+    assert_eq!(monitor.watch(private.all()), Ok(Watch::Records), "anonymous memory");
+    let shared = Memory::new(1, libc::MAP_SHARED, zero as i64);
+    assert!(matches!(monitor.watch(shared.all()), Ok(Watch::Inode(slot)) if { monitor.unwatch(slot); true }));
+    must(libc::SYS_close, [zero, 0, 0, 0, 0, 0]);
+    let Ok(memory) = open(c"/dev/mem") else { return eprintln!("skipped: /dev/mem cannot be opened") };
+    // What the firmware left, which every kernel lets root read.
+    let arguments = [0, PAGE, READ_WRITE, libc::MAP_SHARED as u64, memory, 0xf_0000];
+    match call(libc::SYS_mmap, arguments) {
+        Ok(at) => {
+            assert_eq!(monitor.watch(at..at + PAGE), Err(Unwatchable::FileSystem));
+            must(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
+        }
+        Err(error) => eprintln!("skipped: /dev/mem cannot be mapped ({error})"),
+    }
+    must(libc::SYS_close, [memory, 0, 0, 0, 0, 0]);
 }

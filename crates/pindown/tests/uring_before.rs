@@ -1,0 +1,131 @@
+//! Requests to io_uring that were submitted before anything watched, and are followed when something does. A process of its own, for a
+//! worker that takes pages ends all keeping.
+#![expect(unsafe_code, reason = "io_uring and mappings; each block states its own reason")]
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, opcode, types};
+use pindown::monitor::bpf::{Change, Monitor};
+
+use oracle::{ANONYMOUS, Memory, PAGE, memfd, must};
+
+mod oracle;
+
+/// One after the other: what one test's workers do, others' monitors see.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn monitor() -> Option<Monitor> {
+    Monitor::in_process().map_err(|why| eprintln!("skipped: {why}")).ok()
+}
+
+fn submit(ring: &mut IoUring, entries: &[Entry]) {
+    // SAFETY: what the entries point to lives until they have completed, which is waited for.
+    unsafe { ring.submission().push_multiple(entries) }.expect("there is room");
+    assert_eq!(ring.submit().expect("it is submitted"), entries.len());
+}
+
+/// The results of so many requests.
+fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
+    let mut results = Vec::new();
+    while results.len() < count {
+        ring.submit_and_wait(1).expect("it is waited for");
+        results.extend(ring.completion().map(|done| done.result()));
+    }
+    results
+}
+
+/// What waits until the event is written to: no worker has it.
+fn waits(event: u64) -> Entry {
+    opcode::PollAdd::new(types::Fd(event as i32), libc::POLLIN as u32).build().flags(Flags::IO_HARDLINK)
+}
+
+fn event() -> u64 {
+    must(libc::SYS_eventfd2, [0, 0, 0, 0, 0, 0])
+}
+
+fn happens(event: u64) {
+    must(libc::SYS_write, [event, 1_u64.to_ne_bytes().as_ptr() as u64, 8, 0, 0, 0]);
+}
+
+fn told(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
+    monitor.page().drain(seen).any(|change| match change {
+        Change::Everything => true,
+        Change::Range(changed) => changed.start < memory.start + memory.len && memory.start < changed.end,
+    })
+}
+
+#[test]
+fn mon_012_mon_029_advice_that_was_submitted_before() {
+    let _alone = alone();
+    let (mut ring, event, memory) = (IoUring::new(8).expect("io_uring is there"), event(), Memory::new(1));
+    let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
+    let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();
+    submit(&mut ring, &[waits(event), advice]);
+    let Some(monitor) = monitor() else { return };
+    assert!(!monitor.page().busy(), "nothing is under way");
+    let seen = monitor.page().head();
+    happens(event);
+    assert_eq!(completed(&mut ring, 2)[1], 0);
+    assert!(told(&monitor, seen, &memory));
+    assert!(monitor.page().busy(), "and nothing says when workers have ended");
+}
+
+#[test]
+fn mon_012_mon_018_mon_029_a_file_is_cut_by_what_was_submitted_before() {
+    let _alone = alone();
+    let (mut ring, event, file) = (IoUring::new(8).expect("io_uring is there"), event(), memfd(PAGE));
+    let memory = Memory::of(1, libc::MAP_PRIVATE, file);
+    oracle::store(memory.start, &[7; PAGE as usize]);
+    let cut = opcode::Ftruncate::new(types::Fd(file as i32), 0).build();
+    submit(&mut ring, &[waits(event), cut]);
+    let Some(monitor) = monitor() else { return };
+    let seen = monitor.page().head();
+    happens(event);
+    match completed(&mut ring, 2)[1] {
+        0 => assert!(told(&monitor, seen, &memory)),
+        error => eprintln!("skipped: this kernel's io_uring does not truncate ({error})"),
+    }
+}
+
+#[test]
+fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
+    let _alone = alone();
+    let (mut ring, memory) = (IoUring::new(8).expect("io_uring is there"), Memory::new(1));
+    let mut pipe = [0_i32; 2];
+    must(libc::SYS_pipe2, [pipe.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
+    let mut byte = 0_u8;
+    // A worker waits in a read, and takes pages after it, which no hook says.
+    let read = opcode::Read::new(types::Fd(pipe[0]), &raw mut byte, 1).build().flags(Flags::ASYNC | Flags::IO_LINK);
+    let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();
+    submit(&mut ring, &[read, advice]);
+    let Some(monitor) = monitor() else { return };
+    let seen = monitor.page().head();
+    let early = pindown::monitor::bpf::reports_beginnings().expect("the programs are loaded");
+    assert_eq!(monitor.page().busy(), early, "where page tables are freed early nothing may be kept");
+    must(libc::SYS_write, [pipe[1] as u64, [1_u8].as_ptr() as u64, 1, 0, 0, 0]);
+    assert_eq!(completed(&mut ring, 2), [1, 0]);
+    assert!(told(&monitor, seen, &memory));
+}
+
+#[test]
+fn mon_029_idle_workers_hold_nothing_up() {
+    let _alone = alone();
+    let (mut ring, file) = (IoUring::new(8).expect("io_uring is there"), memfd(PAGE));
+    let page = must(libc::SYS_mmap, [0, 2 * PAGE, oracle::READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+    let read = |at: u64| {
+        let buffer = std::ptr::with_exposed_provenance_mut(at as usize);
+        opcode::Read::new(types::Fd(file as i32), buffer, PAGE as u32).build().flags(Flags::ASYNC)
+    };
+    submit(&mut ring, &[read(page)]);
+    assert_eq!(completed(&mut ring, 1), [PAGE as i32]);
+    let Some(monitor) = monitor() else { return };
+    assert!(!monitor.page().busy());
+    let seen = monitor.page().head();
+    submit(&mut ring, &[read(page + PAGE)]);
+    assert_eq!(completed(&mut ring, 1), [PAGE as i32]);
+    assert!(!monitor.page().drain(seen).any(|change| change == Change::Everything));
+    must(libc::SYS_munmap, [page, 2 * PAGE, 0, 0, 0, 0]);
+}
