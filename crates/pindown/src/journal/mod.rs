@@ -14,6 +14,8 @@ mod wiped;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
+#[cfg(not(loom))]
+pub(crate) use wiped::Home;
 pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
@@ -79,11 +81,20 @@ impl Journal {
         self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
-    /// Whether a change is under way that nobody has read.
+    /// Whether a change is under way that nobody has read; also if the descriptor is none of the monitor's any more: then nothing is
+    /// kept from here on, by any cache of the process.
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
-        self.asked.is_some_and(crate::monitor::userfaultfd::sys::changing)
+        use crate::monitor::userfaultfd::sys::{Asked, ask};
+        match self.asked.map(ask) {
+            None | Some(Asked::Settled) => false,
+            Some(Asked::Changing) => true,
+            Some(Asked::Closed) => {
+                self.page.end();
+                true
+            }
+        }
     }
 
     #[cfg(loom)]
@@ -104,10 +115,10 @@ impl Journal {
     }
 
     /// Whether a change is under way that was told when it began, and may not be told again. (A monitor that marks first
-    /// tells afterwards.)
+    /// tells afterwards.) Or whether nothing is told any more.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
-        !self.waits && self.marked()
+        (!self.waits && self.marked()) || self.page.has_ended()
     }
 
     #[inline]
@@ -122,13 +133,16 @@ impl Journal {
             return Drained::Settled;
         }
         // A change whose caller still waits to be read may be over for others that map the addresses anew.
-        if self.changing() {
+        let changing = self.changing();
+        // "Everything" is the last word of a monitor that has ended.
+        let ended = self.page.has_ended();
+        if changing && !ended {
             return Drained::Unsettled;
         }
         let seen = self.seen.load(Ordering::Relaxed) - 1;
         let head = self.page.head.load(Ordering::Acquire);
         // Loaded after the head: a mark that the head counts is seen as long as it stands.
-        if self.waits && self.marked() {
+        if self.waits && self.marked() && !ended {
             return Drained::Unsettled;
         }
         if head != seen {

@@ -28,6 +28,9 @@ const LOOKS: u32 = 0;
 /// Says which layout a page has; part of every record's check too, so that zeroed memory is no record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
+/// The bit of [`Page::busy`] that stays: nothing is told any more.
+pub(crate) const ENDED: u64 = 1 << 62;
+
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -103,6 +106,18 @@ impl Page {
     #[cfg(not(loom))]
     pub(crate) fn is_known(&self) -> bool {
         self.layout.load(Ordering::Relaxed) == SALT
+    }
+
+    /// Whether nothing is told any more: nothing may be kept.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.busy.load(Ordering::Acquire) & ENDED != 0
+    }
+
+    /// Nothing is told from here on, which every cache of the process finds out at its next look-up. For pages on the heap.
+    pub(crate) fn end(&self) {
+        if self.busy.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
+            self.emit(Change::Everything);
+        }
     }
 
     /// Tells a change. Any number of threads may; none allocates or waits.

@@ -20,6 +20,27 @@ struct Line(AtomicU64);
 #[derive(Debug)]
 pub(crate) struct Wiped(&'static Line);
 
+/// The address space that made it: a forked child has it too, and is another, whatever its process id is. It is none of a program that is
+/// executed.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Home(Wiped);
+
+#[cfg(not(loom))]
+impl Home {
+    /// # Errors
+    /// What `mmap` or `madvise` says.
+    pub(crate) fn here() -> io::Result<Self> {
+        Wiped::new(1).map(Self)
+    }
+
+    /// Whether this is that address space.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
 /// Words that nobody uses.
 static FREE: Mutex<Vec<&'static Line>> = Mutex::new(Vec::new());
 

@@ -11,6 +11,8 @@
 #[cfg(not(loom))]
 pub mod bpf;
 pub mod imported;
+#[cfg(not(loom))]
+mod keeper;
 #[cfg(any(not(loom), test))]
 mod known;
 #[cfg(not(loom))]

@@ -12,7 +12,8 @@ use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched};
 use crate::range::Range;
 
-/// Lives as long as the process, for hits read its page by a plain reference. A fork loads its own.
+/// Lives as long as the process, for hits read its page by a plain reference. A fork loads its own, and so does a process whose last one
+/// has ended.
 static REPORTS: Mutex<Option<&'static Reports>> = Mutex::new(None);
 
 /// Misses between two looks whether programs were skipped.
@@ -34,7 +35,7 @@ impl BpfMonitor {
     pub(crate) fn open() -> Result<Self, Unavailable> {
         let mut known = REPORTS.lock().unwrap_or_else(PoisonError::into_inner);
         let reports = match *known {
-            Some(reports) if reports.is_here() => reports,
+            Some(reports) if reports.is_here() && !reports.page().has_ended() => reports,
             _ => *known.insert(Box::leak(Box::new(Reports::open()?))),
         };
         Ok(Self { reports, mappings: Mappings::open().ok(), known: Known::default(), misses: AtomicU32::new(0) })
@@ -59,10 +60,14 @@ impl Monitor for BpfMonitor {
         let misses = self.misses.load(Ordering::Relaxed);
         self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
         if misses.is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {
+            self.reports.end();
             return Err(Refusal::MonitorEnded);
         }
         // Of private anonymous memory the records tell every change.
         let now = Since::now(self.reports.page().journal());
+        if self.reports.page().has_ended() {
+            return Err(Refusal::MonitorEnded);
+        }
         if self.known.has(range, now) {
             return Ok(Watched::default());
         }

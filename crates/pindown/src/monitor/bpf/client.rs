@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::fstat;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -24,12 +25,13 @@ pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 #[derive(Debug)]
 pub(super) struct Client {
     socket: OwnedFd,
-    /// The programs stay attached while these are open.
-    _links: Vec<OwnedFd>,
+    /// What tells the socket from another one under the same number.
+    inode: u64,
 }
 
 impl Client {
-    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell), Unavailable> {
+    /// A connection, what is reported and how it wakes those who wait; and the descriptors that keep the programs attached.
+    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell, Vec<OwnedFd>), Unavailable> {
         let nobody =
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -42,7 +44,8 @@ impl Client {
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
         }
-        let mut client = Self { socket, _links: Vec::new() };
+        let inode = fstat(&socket).map_err(|why| Unavailable::Helper(why.into()))?.st_ino;
+        let client = Self { socket, inode };
         let mut answer = client.ask(Message::Hello { version: wire::VERSION });
         if let Ok((Message::Challenge { start, len }, _)) = answer {
             if !NOBODYS.contains(&start) || len == 0 || len > NOBODYS.end - start {
@@ -55,8 +58,7 @@ impl Client {
             (Message::Grant, mut fds) if fds.len() > 1 => {
                 let page = Page::open(fds.remove(0).as_fd()).map_err(Unavailable::Helper)?;
                 let bell = RingBell::open(fds.remove(0)).map_err(Unavailable::Helper)?;
-                client._links = fds;
-                Ok((client, page, bell))
+                Ok((client, page, bell, fds))
             }
             (Message::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
             _ => Err(Unavailable::Denied(Denial::Protocol)),
@@ -64,6 +66,10 @@ impl Client {
     }
 
     fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
+        // The program may have closed it, and have opened something else there.
+        if fstat(&self.socket).is_ok_and(|found| found.st_ino != self.inode) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         // A helper that refuses may have closed before it read this: its answer is there all the same.
         match wire::send(self.socket.as_fd(), message, &[], SendFlags::empty()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),

@@ -58,6 +58,7 @@ pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
 pub use refusal::{Denial, Unavailable, Unwatchable};
 pub use server::{Helper, Limits};
 
+use super::keeper::Keeper;
 use crate::journal::Waiting;
 use bell::RingBell;
 use client::Client;
@@ -82,7 +83,8 @@ pub struct Monitor {
     page: Page,
     bell: RingBell,
     source: Mutex<Source>,
-    pid: rustix::process::Pid,
+    /// The programs stay attached while it is there.
+    keeper: Keeper,
 }
 
 #[derive(Debug)]
@@ -116,12 +118,13 @@ impl Monitor {
 
     fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
         let (process, mm) = admit_this(&mut kernel)?;
+        let keeper = Keeper::hold(kernel.take_links()).map_err(load::refused("a thread that keeps it attached"))?;
         let (_, map) = kernel.page(mm).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
         let page = Page::open(map).map_err(load::refused("the page"))?;
         let ring = kernel.bell(mm).and_then(|ring| ring.try_clone_to_owned().ok());
         let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
         let bell = RingBell::open(ring).map_err(load::refused("the bell"))?;
-        Ok(Self::new(page, bell, Source::Here { kernel, process, mm }))
+        Ok(Self::new(page, bell, Source::Here { kernel, process, mm }, keeper))
     }
 
     /// From a helper, without any privilege.
@@ -129,18 +132,32 @@ impl Monitor {
     /// # Errors
     /// [`Unavailable::NoHelper`] if nobody listens there; others say why the helper cannot be trusted or refused.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
-        let (client, page, bell) = Client::connect(socket)?;
-        Ok(Self::new(page, bell, Source::Helper(client)))
+        let (client, page, bell, links) = Client::connect(socket)?;
+        let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
+        Ok(Self::new(page, bell, Source::Helper(client), keeper))
     }
 
-    fn new(page: Page, bell: RingBell, source: Source) -> Self {
+    fn new(page: Page, bell: RingBell, source: Source, keeper: Keeper) -> Self {
         client::wait_for_older_changes();
-        Self { page, bell, source: Mutex::new(source), pid: getpid() }
+        Self { page, bell, source: Mutex::new(source), keeper }
     }
 
     /// Whether this is the process that opened it, and not a fork.
     pub(crate) fn is_here(&self) -> bool {
-        getpid() == self.pid
+        self.keeper.is_here()
+    }
+
+    /// Reports may be missing from here on: every cache of the process finds out at its next look-up, and keeps nothing.
+    pub(crate) fn end(&self) {
+        if let Source::Here { kernel, mm, .. } = &*self.source()
+            && kernel.is_open()
+        {
+            kernel.end_reports(*mm);
+        }
+        if !self.page.has_ended() {
+            // Without memory each cache finds out by itself, at a miss.
+            self.page.end().ok();
+        }
     }
 
     /// What is reported.
@@ -179,7 +196,12 @@ impl Monitor {
             return Err(Unwatchable::Gone);
         }
         let slot = match &mut *self.source() {
-            Source::Here { kernel, process, mm } => kernel.watch(process.as_fd(), *mm, &range)?,
+            Source::Here { kernel, process, mm } => {
+                if !kernel.is_open() {
+                    return Err(Unwatchable::Gone);
+                }
+                kernel.watch(process.as_fd(), *mm, &range)?
+            }
             Source::Helper(client) => client.watch(&range)?,
         };
         Ok(slot.map_or(Watch::Records, Watch::Inode))
@@ -191,7 +213,8 @@ impl Monitor {
             return;
         }
         match &mut *self.source() {
-            Source::Here { kernel, mm, .. } => kernel.unwatch(*mm, slot),
+            Source::Here { kernel, mm, .. } if kernel.is_open() => kernel.unwatch(*mm, slot),
+            Source::Here { .. } => {}
             Source::Helper(client) => client.unwatch(slot),
         }
     }
@@ -203,7 +226,8 @@ impl Monitor {
     /// [`Unavailable::Missed`]: nothing may be cached any more.
     pub fn check(&self) -> Result<(), Unavailable> {
         match &*self.source() {
-            Source::Here { kernel, .. } => kernel.check(),
+            Source::Here { kernel, .. } if kernel.is_open() => kernel.check(),
+            Source::Here { .. } => Err(Unavailable::Closed),
             Source::Helper(_) => Ok(()),
         }
     }

@@ -8,11 +8,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 
 use crate::journal;
 
-pub(super) use crate::journal::page::SALT;
+pub(super) use crate::journal::page::{ENDED, SALT};
 /// How many records fit before the oldest is overwritten.
 pub const RECORDS: usize = journal::page::RECORDS;
 /// How many inodes one page can watch.
@@ -73,6 +73,31 @@ impl Page {
         unsafe { self.base.as_ref() }
     }
 
+    /// Ends the page for this process, whatever the kernel writes to it from here on: a page that says so takes its place, at one blow.
+    ///
+    /// # Errors
+    /// No memory, or too many mappings.
+    pub(super) fn end(&self) -> io::Result<()> {
+        let last = journal::Page::boxed();
+        // Farther on than any reader has read.
+        last.head.store(self.head() + (1 << 62), Ordering::Release);
+        last.busy.store(ENDED, Ordering::Release);
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let new = unsafe { mmap_anonymous(ptr::null_mut(), SIZE, rights, MapFlags::PRIVATE) }?;
+        // SAFETY: as many bytes, aligned for a page, of this function alone.
+        unsafe { new.cast::<journal::Page>().write(*last) };
+        // SAFETY: the mapping at `base` is this value's, and is read by atomic loads alone, which find the old words or the new ones; the new
+        // mapping is nobody else's.
+        let moved = unsafe { mremap_fixed(new, SIZE, SIZE, MremapFlags::MAYMOVE, self.base.as_ptr().cast()) };
+        if let Err(why) = moved {
+            // SAFETY: mapped above, and still nobody else's.
+            unsafe { munmap(new, SIZE) }?;
+            return Err(why.into());
+        }
+        Ok(())
+    }
+
     /// How many records were written so far. It moves with each change; equal means that none happened.
     #[inline]
     #[must_use]
@@ -86,6 +111,11 @@ impl Page {
     #[must_use]
     pub fn busy(&self) -> bool {
         self.journal().busy.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether nothing is reported on it any more: the address space has ended, or reports may be missing.
+    pub(super) fn has_ended(&self) -> bool {
+        self.journal().busy.load(Ordering::Acquire) & ENDED != 0
     }
 
     /// How many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is valid while

@@ -46,6 +46,9 @@ pub enum Unavailable {
     /// A program was skipped, so a change may have gone unreported.
     #[error("the kernel skipped a program {0} times: reports may be missing")]
     Missed(u64),
+    /// The program has closed descriptors of the monitor.
+    #[error("descriptors of the monitor were closed: reports may be missing")]
+    Closed,
     /// Nobody answers at the helper's socket.
     #[error("no helper at {path}: {why}")]
     NoHelper {
@@ -78,7 +81,7 @@ impl Unavailable {
             | Self::PreemptRt
             | Self::PageSize(_) => libc::EOPNOTSUPP,
             Self::NoCapability(_) | Self::ForeignHelper(_) => libc::EPERM,
-            Self::Refused { .. } | Self::Missed(_) => libc::EIO,
+            Self::Refused { .. } | Self::Missed(_) | Self::Closed => libc::EIO,
             Self::NoHelper { why, .. } => crate::cache::errno(why),
             Self::Denied(denial) => denial.errno(),
             Self::Helper(error) => crate::cache::errno(error),

@@ -53,18 +53,17 @@ mod settings;
 pub(crate) mod sys;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Pid, getpid};
 
 use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
-use super::{Monitor, Refusal, Watched};
+use super::{Monitor, Refusal, Watched, keeper};
 use crate::access::Access;
-use crate::journal::{Bell, Change, EventBell, Page};
+use crate::journal::{Bell, Change, EventBell, Home, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use locked::Locked;
@@ -80,15 +79,15 @@ static MONITORS: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 struct Shared {
     uffd: Userfaultfd,
     mode: Mode,
-    process: Pid,
+    home: Home,
     page: &'static Page,
     bell: EventBell,
     mappings: Mappings,
     known: Known,
     removed: Removed,
     locked: OnceLock<Locked>,
-    /// The thread reads. What the system's library allocates when a thread begins is behind it.
-    reading: OnceLock<()>,
+    /// The thread reads, or why it does not. What the system's library allocates when a thread begins is behind it.
+    reading: OnceLock<Result<(), String>>,
 }
 
 /// The monitor, as a cache has it.
@@ -129,14 +128,14 @@ pub(crate) fn useful(settings: Settings) -> io::Result<()> {
 
 fn start(mode: Mode) -> io::Result<&'static Shared> {
     let mut known = MONITORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let (process, same) = (getpid(), |shared: &&&Shared| shared.process == getpid() && shared.mode == mode);
+    let same = |shared: &&&Shared| shared.home.is_here() && shared.mode == mode && !shared.page.has_ended();
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
         mode,
-        process,
+        home: Home::here()?,
         page: Box::leak(Page::boxed()),
         bell: EventBell::new()?,
         mappings: if mode == Mode::Plain { Mappings::open_to_read()? } else { Mappings::open()? },
@@ -152,7 +151,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         crate::calls::named("starting a thread (clone3)")(errno)
     })?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
-    shared.reading.wait();
+    shared.reading.wait().clone().map_err(io::Error::other)?;
     known.push(shared);
     Ok(shared)
 }
@@ -166,6 +165,9 @@ const NOWHERE: Range = match Range::new(0, 1) {
 /// How often changes are looked for where the system does not let us wait for them.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
+/// The bit of the page's busy word that says that the thread is about to read.
+const MARK: u64 = 1;
+
 /// Messages that are read at a time.
 const MESSAGES: usize = 64;
 
@@ -173,8 +175,15 @@ impl Shared {
     /// The reading thread. It lives as long as the process, for whoever changes a registered mapping waits for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
+        // What it reads from and rings stays open, whatever the program closes.
+        let mut kept = [self.uffd.as_fd(), self.bell.descriptor()].map(|kept| kept.as_raw_fd());
+        let kept = keeper::keep_only(&mut kept).map_err(|why| why.to_string());
+        let failed = kept.is_err();
         // Only this thread sets it.
-        self.reading.set(()).ok();
+        self.reading.set(kept).ok();
+        if failed {
+            return;
+        }
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
@@ -186,17 +195,17 @@ impl Shared {
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                // Nobody can be told anything any more: no hit is served from here on, and nobody waits for a change to be read.
-                Err(_) => return self.uffd.give_up(self.bell.descriptor()),
+                // Nobody can be told anything any more, so nothing is kept from here on; the next look-up gives the descriptor up.
+                Err(_) => return self.page.end(),
             }
-            self.page.busy.store(0, Ordering::Release);
+            self.page.busy.fetch_and(!MARK, Ordering::Release);
             self.bell.ring();
         }
     }
 
     /// No hit until the mark is taken back: reading lets the changes go on.
     fn mark(&self) {
-        self.page.busy.store(1, Ordering::Release);
+        self.page.busy.fetch_or(MARK, Ordering::AcqRel);
         self.page.emit(Change::Of(NOWHERE));
     }
 
@@ -227,9 +236,17 @@ impl Shared {
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
         // A change that nobody has read yet is not told yet.
-        let now = if sys::changing(self.uffd.as_fd()) { None } else { Some(Since::now(self.page)) };
+        let settled = sys::ask(self.uffd.as_fd()) == sys::Asked::Settled;
+        let now = settled.then(|| Since::now(self.page));
         if now.is_some_and(|now| self.known.has(range, now)) {
             return Ok(());
+        }
+        if !self.uffd.is_open() {
+            self.page.end();
+        }
+        if self.page.has_ended() {
+            self.uffd.give_up(self.bell.descriptor());
+            return Err(Refusal::MonitorEnded);
         }
         let mapping = self.register(range)?;
         // What is there now is watched; what was there before the first look may have been something else.

@@ -138,7 +138,21 @@ impl Message {
 
 /// A descriptor that reports changes, and nothing else: pages that are write-protected by nobody fault for nobody.
 #[derive(Debug)]
-pub(super) struct Userfaultfd(OwnedFd);
+pub(super) struct Userfaultfd {
+    descriptor: OwnedFd,
+    /// What tells it from another one under the same number.
+    inode: u64,
+}
+
+/// Numbers from here on are seldom given to other descriptors: one that is closed stays closed, as far as can be.
+const HIGH: u64 = 960;
+
+/// The same descriptor under a high number, if there may be one.
+fn moved_up(descriptor: OwnedFd) -> OwnedFd {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let high = HIGH.min(most.saturating_sub(64)) as i32;
+    rustix::io::fcntl_dupfd_cloexec(&descriptor, high).unwrap_or(descriptor)
+}
 
 impl Userfaultfd {
     /// # Errors
@@ -158,10 +172,19 @@ impl Userfaultfd {
         // SAFETY: the descriptor is a userfaultfd.
         match unsafe { rustix::ioctl::ioctl(&uffd, update) } {
             // The answer is what there is, which a processor without write protection has less of.
-            Ok(()) if api.features & mode.features() == mode.features() => Ok(Self(uffd)),
+            Ok(()) if api.features & mode.features() == mode.features() => {
+                let descriptor = moved_up(uffd);
+                let inode = rustix::fs::fstat(&descriptor).map_err(crate::calls::named("fstat"))?.st_ino;
+                Ok(Self { descriptor, inode })
+            }
             Ok(()) | Err(Errno::INVAL) => Err(io::Error::new(io::ErrorKind::Unsupported, mode.lack())),
             Err(error) => Err(crate::calls::named("ioctl")(error)),
         }
+    }
+
+    /// Whether the number is still this descriptor's, for the calling thread.
+    pub(super) fn is_open(&self) -> bool {
+        rustix::fs::fstat(&self.descriptor).is_ok_and(|found| found.st_ino == self.inode)
     }
 
     /// From now on changes of this range, whole mappings, are reported.
@@ -170,7 +193,7 @@ impl Userfaultfd {
         // SAFETY: the opcode is UFFDIO_REGISTER, whose argument is this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioRegister>(0xAA, 0) }, _>::new(&mut argument) };
         // SAFETY: the descriptor is a userfaultfd; nothing is write-protected, so no fault is ever reported or stopped.
-        unsafe { rustix::ioctl::ioctl(&self.0, update) }
+        unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }
     }
 
     /// Lets whoever waits to write to this page do so: takes a write protection back that is not this monitor's.
@@ -180,51 +203,70 @@ impl Userfaultfd {
         // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure.
         let update = unsafe { Updater::<WRITEPROTECT, _>::new(&mut protect) };
         // SAFETY: the descriptor is a userfaultfd; the page becomes as writable as its mapping is.
-        if unsafe { rustix::ioctl::ioctl(&self.0, update) }.is_err() {
+        if unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.is_err() {
             // While a change is under way: whoever waits tries again, and is reported again after it.
             let mut range = range;
             // SAFETY: the opcode is UFFDIO_WAKE, whose argument is this structure.
             let update = unsafe { Updater::<{ opcode::read::<UffdioRange>(0xAA, 2) }, _>::new(&mut range) };
             // SAFETY: the descriptor is a userfaultfd; whoever is woken without need waits again.
-            unsafe { rustix::ioctl::ioctl(&self.0, update) }.ok();
+            unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.ok();
         }
     }
 
     /// Reads what is to be read, without waiting; wakes those whose changes were read.
     pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
-        let read = match rustix::io::read(&self.0, &mut *bytes) {
+        let read = match rustix::io::read(&self.descriptor, &mut *bytes) {
             Err(error) if error != Errno::AGAIN && error != Errno::INTR => {
                 // Refused; another call does the same.
-                rustix::io::readv(&self.0, &mut [io::IoSliceMut::new(bytes)])?
+                rustix::io::readv(&self.descriptor, &mut [io::IoSliceMut::new(bytes)])?
             }
             result => result?,
         };
         Ok(read / size_of::<Message>())
     }
 
-    /// Puts another descriptor in the place of this one, for good: the kernel ends what was registered, and lets all go on that wait for
-    /// their changes to be read. Whoever asks for changes under way is told that there are.
+    /// Puts another descriptor in the place of this one, for good, where the reading thread has ended, which has the other copy: the kernel
+    /// ends what was registered, and lets all go on that wait for their changes to be read. Whoever asks for changes under way is told that
+    /// it is closed.
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
         // SAFETY: both are descriptors of this module's; the number stays taken, by one that knows none of the ioctls.
-        unsafe { libc::dup3(other.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }
 
 impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
+}
+
+/// What the kernel says of changes that have not been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// There is none.
+    Settled,
+    /// One is under way.
+    Changing,
+    /// The descriptor is no userfaultfd: the program has closed it.
+    Closed,
 }
 
 /// Whether a change is under way that has not been read: the kernel counts it before the mapping goes, and answers EAGAIN
 /// to a write protection of anything meanwhile; of nothing it else says that it is invalid. Allocates nothing.
 #[inline]
-pub(crate) fn changing(uffd: BorrowedFd<'_>) -> bool {
+pub(crate) fn ask(uffd: BorrowedFd<'_>) -> Asked {
     let argument = UffdioWriteprotect::default();
     // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure; a range of no length is refused.
     let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
-    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    // What is read from here on is not read before the kernel answered.
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    match errno {
+        Some(libc::EINVAL) if answer != 0 => Asked::Settled,
+        Some(libc::EBADF | libc::ENOTTY) if answer != 0 => Asked::Closed,
+        _ => Asked::Changing,
+    }
 }
 
 /// Locks whole pages as they come in, and those that are there.
@@ -273,7 +315,7 @@ pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
 }
 
 /// Runs `start` with every signal blocked: a thread that it starts never runs a handler of the program's.
-pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: a set of signals is a number of bits, and none is one.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     let mut before = all;

@@ -1,0 +1,142 @@
+//! Descriptors that the rest of the process cannot close.
+//!
+//! A monitor lives by descriptors: the kernel's programs stay attached while one is open, and changes of the memory wait for the thread that
+//! reads a userfaultfd. A program may close descriptors that it did not open itself (`close_range` in a daemon, a sandbox), and nothing
+//! tells the library. So what must stay open is held by a thread with a descriptor table of its own, which holds nothing else.
+//!
+//! A forked child has neither the thread nor the descriptors.
+
+#![expect(unsafe_code, reason = "close_range(2) has no safe wrapper; the block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use super::userfaultfd::sys::without_signals;
+use crate::journal::Home;
+
+/// Gives the calling thread a descriptor table of its own, with these descriptors alone. Allocates nothing.
+///
+/// # Errors
+/// What `close_range` says: older than Linux 5.9, or a sandbox forbids it.
+pub(super) fn keep_only(kept: &mut [RawFd]) -> io::Result<()> {
+    const UNSHARE: libc::c_uint = 2;
+    kept.sort_unstable();
+    // What is above all that is kept first: the kernel then copies the rest of the table alone.
+    let mut next = kept.last().map_or(0, |last| last.cast_unsigned() + 1);
+    close(next, libc::c_uint::MAX, UNSHARE)?;
+    for number in kept.iter().rev().map(|number| number.cast_unsigned()) {
+        if number + 1 < next {
+            close(number + 1, next - 1, 0)?;
+        }
+        next = number;
+    }
+    if next > 0 { close(0, next - 1, 0) } else { Ok(()) }
+}
+
+fn close(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the first call of `keep_only` gives the thread a table of its own, so no owner of a descriptor loses it; the others follow
+    // only if it succeeded.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if done == 0 { Ok(()) } else { Err(crate::calls::last("close_range")) }
+}
+
+/// A thread that holds descriptors until the value is dropped.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    home: Home,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Takes the descriptors out of this process's table. The kernel's objects stay open.
+    ///
+    /// # Errors
+    /// No thread, no memory, or what `close_range` says.
+    pub(super) fn hold(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let home = Home::here()?;
+        let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (held, answer) = mpsc::sync_channel(1);
+        let seen = Arc::clone(&ended);
+        let keep = move || {
+            let kept = keep_only(&mut numbers);
+            let failed = kept.is_err();
+            held.send(kept).ok();
+            while !failed && !seen.load(Ordering::Acquire) {
+                std::thread::park();
+            }
+            // Whoever waits for the thread to end finds them closed.
+            if !failed {
+                keep_only(&mut []).ok();
+            }
+        };
+        let thread = std::thread::Builder::new().name("pindown-keeper".to_owned());
+        let thread = without_signals(|| thread.spawn(keep))?;
+        answer.recv().map_err(|_| io::ErrorKind::Other)??;
+        Ok(Self { home, ended, thread: Some(thread) })
+    }
+
+    /// Whether this is the address space that it was made in, and not a forked child's.
+    pub(super) fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.home.is_here() {
+            // There is no such thread in a child.
+            std::mem::forget(thread);
+            return;
+        }
+        self.ended.store(true, Ordering::Release);
+        thread.thread().unpark();
+        // It cannot panic.
+        thread.join().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_stays_open_until_the_keeper_is_dropped() {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let number = writer.as_raw_fd();
+        let keeper = Keeper::hold(vec![writer.into()]).expect("a thread");
+        // SAFETY: a question about a number, which is no descriptor any more.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "it left this table");
+        rustix::io::ioctl_fionbio(&reader, true).expect("a pipe");
+        let mut byte = [0];
+        let error = reader.read(&mut byte).expect_err("the other end is open");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(keeper);
+        assert_eq!(reader.read(&mut byte).expect("nobody has the other end"), 0);
+    }
+
+    #[test]
+    fn a_thread_keeps_only_what_it_asks_for_and_others_keep_all() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        let (kept, gone) = (reader.as_raw_fd(), writer.as_raw_fd());
+        let open = |number: RawFd| {
+            // SAFETY: a question about a number.
+            unsafe { libc::fcntl(number, libc::F_GETFD) != -1 }
+        };
+        let seen = std::thread::spawn(move || {
+            keep_only(&mut [kept]).expect("Linux 5.9");
+            [kept, gone, 0, 1].map(open)
+        });
+        assert_eq!(seen.join().expect("it ends"), [true, false, false, false]);
+        writer.write_all(b"x").expect("both ends are open here");
+        reader.read_exact(&mut [0]).expect("it was written");
+    }
+}
