@@ -48,7 +48,6 @@ struct inode {
 	unsigned short i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
-	unsigned int i_flags;
 };
 
 struct address_space {
@@ -59,21 +58,8 @@ struct folio {
 	struct address_space *mapping;
 };
 
-struct qstr {
-	const unsigned char *name;
-};
-
-struct dentry {
-	struct qstr d_name;
-};
-
-struct path {
-	struct dentry *dentry;
-};
-
 struct file {
 	struct address_space *f_mapping;
-	struct path f_path;
 };
 
 struct vm_area_struct {
@@ -125,6 +111,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	const struct cred *cred;
 	void *worker_private;
+	struct io_uring_task *io_uring;
 };
 
 struct pt_regs {
@@ -151,6 +138,10 @@ struct io_wq_acct {
 
 struct io_wq {
 	struct io_wq_acct acct[2];
+};
+
+struct io_uring_task {
+	struct io_wq *io_wq;
 };
 
 struct io_worker {
@@ -187,8 +178,6 @@ struct bpf_raw_tracepoint_args {
 #define TS_COMPAT 2
 /* include/linux/mm_types_task.h */
 #define MM_SWAPENTS 2
-/* include/linux/fs.h: no path of a user's leads to the inode */
-#define S_PRIVATE (1 << 9)
 /* include/uapi/linux/stat.h */
 #define S_IFMT 00170000
 #define S_IFREG 0100000

@@ -117,9 +117,8 @@ struct question {
 	u64 start, end; /* in: a range to look up, or zeros */
 	u64 mm, dumpable, euid, beginning;
 	u64 vm_start, vm_end, vm_flags; /* zeros: nothing is mapped at start */
-	u64 dev, ino, magic, anonymous_huge;
+	u64 dev, ino, magic, regular; /* a file of bytes, and no device */
 	s64 found; /* what bpf_find_vma said */
-	u64 regular; /* the file is one of bytes, and no device */
 	u64 working; /* workers of io_uring that may be in the middle of a change */
 	u64 tasks, users; /* tasks of the process with the address space, and all who have it */
 };

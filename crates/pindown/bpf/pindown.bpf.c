@@ -327,7 +327,6 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 {
 	struct file *file = vma->vm_file;
 	struct inode *inode;
-	u64 name[2] = {};
 
 	q->vm_start = vma->vm_start;
 	q->vm_end = vma->vm_end;
@@ -339,40 +338,47 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 	q->ino = inode->i_ino;
 	q->magic = inode->i_sb->s_magic;
 	q->regular = (inode->i_mode & S_IFMT) == S_IFREG;
-	bpf_probe_read_kernel_str(name, sizeof(name), file->f_path.dentry->d_name.name);
-	/* What mmap(MAP_HUGETLB | MAP_ANONYMOUS) makes, "anon_hugepage": no path and no descriptor leads to it. */
-	q->anonymous_huge = inode->i_flags & S_PRIVATE && name[0] == 0x6775685f6e6f6e61 && name[1] == 0x6567617065;
 	return 0;
 }
 
+/* Whether a request waits for a worker. */
+static __always_inline int has_queue(struct io_wq *wq)
+{
+	struct io_wq_work_node *one = 0, *other = 0;
+
+	bpf_core_read(&one, sizeof(one), &wq->acct[0].work_list.first);
+	bpf_core_read(&other, sizeof(other), &wq->acct[1].work_list.first);
+	return one || other;
+}
+
 /*
- * Whether a task is a worker of io_uring that has, or will be given without a word, a request that may change memory: one that it
- * follows, one that begins when that one has ended, or one that waits for a worker.
+ * Whether workers of io_uring have a request that may change memory, or will be given one without a word: one that waits for a worker, and,
+ * if the task is a worker, one that it follows, or that begins when that one has ended.
  */
 static __always_inline int has_work(struct task_struct *task)
 {
-	struct io_wq_work_node *first = 0;
+	struct io_worker *worker = task->worker_private;
+	struct io_uring_task *own = 0;
 	struct io_wq_work *work = 0;
 	struct io_wq *wq = 0;
-	struct io_worker *worker = task->worker_private;
 	struct io_kiocb *req;
 	u32 flags = ~0u;
 	u8 opcode = ~0;
 
+	if (!bpf_core_field_exists(struct io_worker, cur_work) || !bpf_core_field_exists(struct io_uring_task, io_wq) ||
+	    !bpf_core_field_exists(struct io_wq, acct) || !bpf_core_field_exists(struct io_wq_acct, work_list))
+		return !!(task->flags & PF_IO_WORKER); /* another kernel's workers */
+	own = task->io_uring;
+	if (own) {
+		bpf_core_read(&wq, sizeof(wq), &own->io_wq);
+		if (wq && has_queue(wq))
+			return 1;
+	}
 	if (!(task->flags & PF_IO_WORKER) || !worker)
 		return 0;
-	if (!bpf_core_field_exists(struct io_worker, cur_work) || !bpf_core_field_exists(struct io_wq, acct) ||
-	    !bpf_core_field_exists(struct io_wq_acct, work_list))
-		return 1; /* another kernel's workers */
 	/* What waits first: it may be taken meanwhile. */
 	bpf_core_read(&wq, sizeof(wq), &worker->wq);
-	if (!wq)
-		return 1;
-	bpf_core_read(&first, sizeof(first), &wq->acct[0].work_list.first);
-	if (first)
-		return 1;
-	bpf_core_read(&first, sizeof(first), &wq->acct[1].work_list.first);
-	if (first)
+	if (!wq || has_queue(wq))
 		return 1;
 	bpf_core_read(&work, sizeof(work), &worker->cur_work);
 	if (!work)

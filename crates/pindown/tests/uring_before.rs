@@ -93,20 +93,27 @@ fn mon_012_mon_018_mon_029_a_file_is_cut_by_what_was_submitted_before() {
 fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
     let _alone = alone();
     let (mut ring, memory) = (IoUring::new(8).expect("io_uring is there"), Memory::new(1));
-    let mut pipe = [0_i32; 2];
-    must(libc::SYS_pipe2, [pipe.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
-    let mut byte = 0_u8;
-    // A worker waits in a read, and takes pages after it, which no hook says.
-    let read = opcode::Read::new(types::Fd(pipe[0]), &raw mut byte, 1).build().flags(Flags::ASYNC | Flags::IO_LINK);
+    let path = std::env::temp_dir().join(format!("pindown-fifo-{}", std::process::id()));
+    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+    must(libc::SYS_mknod, [name.as_ptr() as u64, u64::from(libc::S_IFIFO | 0o600), 0, 0, 0, 0]);
+    // A worker waits for another end of the pipe, and takes pages after it, which no hook says.
+    let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), name.as_ptr()).flags(libc::O_RDONLY);
+    let open = open.build().flags(Flags::ASYNC | Flags::IO_LINK);
     let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();
-    submit(&mut ring, &[read, advice]);
+    submit(&mut ring, &[open, advice]);
+    oracle::store(memory.start, &[7; PAGE as usize]);
     let Some(monitor) = monitor() else { return };
     let seen = monitor.page().head();
     let early = pindown::monitor::bpf::reports_beginnings().expect("the programs are loaded");
     assert_eq!(monitor.page().busy(), early, "where page tables are freed early nothing may be kept");
-    must(libc::SYS_write, [pipe[1] as u64, [1_u8].as_ptr() as u64, 1, 0, 0, 0]);
-    assert_eq!(completed(&mut ring, 2), [1, 0]);
+    let other = must(libc::SYS_open, [name.as_ptr() as u64, libc::O_WRONLY as u64, 0, 0, 0, 0]);
+    let results = completed(&mut ring, 2);
+    assert!(results[0] >= 0 && results[1] == 0, "{results:?}");
+    for fd in [other, results[0] as u64] {
+        must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+    must(libc::SYS_unlink, [name.as_ptr() as u64, 0, 0, 0, 0, 0]);
     assert!(told(&monitor, seen, &memory));
 }
 

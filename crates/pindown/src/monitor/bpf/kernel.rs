@@ -41,7 +41,7 @@ const QUIET: Duration = Duration::from_secs(2);
 struct Answer([u64; ANSWER]);
 
 /// Words of it.
-const ANSWER: usize = 18;
+const ANSWER: usize = 17;
 
 impl Answer {
     const MM: usize = 2;
@@ -54,12 +54,11 @@ impl Answer {
     const DEV: usize = 9;
     const INO: usize = 10;
     const MAGIC: usize = 11;
-    const ANONYMOUS_HUGE: usize = 12;
+    const REGULAR: usize = 12;
     const FOUND: usize = 13;
-    const REGULAR: usize = 14;
-    const WORKING: usize = 15;
-    const TASKS: usize = 16;
-    const USERS: usize = 17;
+    const WORKING: usize = 14;
+    const TASKS: usize = 15;
+    const USERS: usize = 16;
 
     fn is(&self, flag: u64) -> bool {
         self.0[Self::VM_FLAGS] & flag != 0
@@ -280,8 +279,8 @@ impl Kernel {
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
             (TMPFS | HUGETLBFS, true) => self.subscribe(mm, (answer.0[Answer::DEV], answer.0[Answer::INO])).map(Some),
             (_, true) => Err(Unwatchable::FileSystem),
-            // Its pages come and go without a word, but for those that calls of the process itself begin.
-            (HUGETLBFS, false) if self.starts() && answer.0[Answer::ANONYMOUS_HUGE] == 1 => Ok(None),
+            // Its pages come and go without a word. Of a mapping without a name, too: /proc/PID/map_files leads to its file, which another
+            // process may cut.
             (HUGETLBFS, false) => Err(Unwatchable::PrivateHuge),
             (_, false) if answer.is(VM_HUGETLB) => Err(Unwatchable::PrivateHuge),
             (magic, false) if LOCAL.contains(&magic) => Ok(None),

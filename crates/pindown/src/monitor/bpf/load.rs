@@ -141,7 +141,7 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
     let pages = map(&ebpf, "pages", (8, 4))?;
     let inodes = map(&ebpf, "inodes", (16, 512))?;
     let bells = map(&ebpf, "bells", (4, 4))?;
-    let asked = map(&ebpf, "asked", (4, 144))?;
+    let asked = map(&ebpf, "asked", (4, 136))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
     let numbers = Vec::new();

@@ -158,8 +158,9 @@ pub enum Unwatchable {
     /// A file of a kind whose changes show in no hook (network file systems, devices).
     #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
-    /// A private mapping of huge pages of a file: truncated by another process without any trace.
-    #[error("a private mapping of a file of huge pages")]
+    /// A private mapping of huge pages: another process can take them away without any trace, by their file, which a mapping without a name
+    /// has, too (/proc/PID/map_files).
+    #[error("a private mapping of huge pages")]
     PrivateHuge = 5,
     /// All slots are in use, here or for this inode.
     #[error("no more inodes can be watched")]

@@ -390,3 +390,25 @@ fn mon_012_a_device_is_no_file_of_memory_wherever_its_name_lies() {
     }
     must(libc::SYS_close, [memory, 0, 0, 0, 0, 0]);
 }
+
+#[test]
+fn mon_012_private_huge_pages_are_refused_also_without_a_name() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    const HUGE: u64 = 2 << 20;
+    for (flags, expected) in [(libc::MAP_PRIVATE, Err(Unwatchable::PrivateHuge)), (libc::MAP_SHARED, Ok(()))] {
+        let flags = (flags | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB) as u64;
+        match call(libc::SYS_mmap, [0, HUGE, READ_WRITE, flags, u64::MAX, 0]) {
+            Ok(at) => {
+                let watched = monitor.watch(at..at + HUGE).map(|watch| {
+                    if let Watch::Inode(slot) = watch {
+                        monitor.unwatch(slot);
+                    }
+                });
+                assert_eq!(watched, expected);
+                must(libc::SYS_munmap, [at, HUGE, 0, 0, 0, 0]);
+            }
+            Err(error) => eprintln!("skipped: no huge pages are free ({error})"),
+        }
+    }
+}
