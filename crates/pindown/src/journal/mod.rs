@@ -263,4 +263,22 @@ mod tests {
         page.busy.store(0, Ordering::Release);
         assert_eq!(drained(&journal), [Change::Of(range(0)), Change::Of(range(50))]);
     }
+
+    #[test]
+    fn mon_035_every_cache_finds_out_that_a_monitor_has_ended() {
+        for waits in [false, true] {
+            let (page, one) = journal(waits);
+            let other = Journal::new(Some(page), waits, None).expect("memory");
+            let seen = [&one, &other].map(Journal::seen);
+            // Its thread was in the middle of something.
+            page.busy.store(u64::from(waits), Ordering::Release);
+            page.end();
+            page.end();
+            for (journal, seen) in [&one, &other].into_iter().zip(seen) {
+                assert!(!journal.still(seen));
+                assert_eq!(drained(journal), [Change::Everything], "and nobody waits for more");
+                assert!(journal.busy(), "nothing is kept from here on");
+            }
+        }
+    }
 }

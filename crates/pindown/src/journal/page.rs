@@ -114,6 +114,7 @@ impl Page {
     }
 
     /// Nothing is told from here on, which every cache of the process finds out at its next look-up. For pages on the heap.
+    #[cfg(not(loom))]
     pub(crate) fn end(&self) {
         if self.busy.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             self.emit(Change::Everything);
