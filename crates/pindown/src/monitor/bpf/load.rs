@@ -22,6 +22,13 @@ static OBJECT: &[u8] = &[];
 pub(super) static ENTRY_ONLY: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
 
+/// Bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
+pub(super) const INODE_BYTES: usize = 1024;
+/// Watched inodes for which the programs have room.
+pub(super) const INODES: usize = 16384;
+/// Address spaces for which the programs have room.
+pub(super) const SPACES: usize = 4096;
+
 /// Descriptors of what is loaded.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -95,7 +102,9 @@ pub(super) fn load_records_alone() -> Result<Option<Loaded>, Unavailable> {
 /// As [`load`], from this object.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
-    let mut ebpf = EbpfLoader::new().btf(Some(&btf)).load(object).map_err(refused("the object"))?;
+    // The loader has no type for task storage, which the programs alone use.
+    let mut loader = EbpfLoader::new();
+    let mut ebpf = loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("the object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
@@ -123,8 +132,8 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
     let control = copy(control.fd().map_err(refused("control"))?)?;
 
     let pages = map(&ebpf, "pages", (8, 4))?;
-    let inodes = map(&ebpf, "inodes", (16, 512))?;
-    let bells = map(&ebpf, "bells", (4, 4))?;
+    let inodes = map(&ebpf, "inodes", (16, INODE_BYTES))?;
+    let bells = map(&ebpf, "bells", (8, 4))?;
     let asked = map(&ebpf, "asked", (4, 112))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
@@ -146,9 +155,7 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
 /// A map by name, with the sizes that this crate will use it with.
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
     let fd = match ebpf.map(name) {
-        Some(Map::HashOfMaps(data) | Map::ArrayOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => {
-            copy(data.fd())?
-        }
+        Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
         _ => return Err(Unavailable::Refused { what: name, why: "it is not in the object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
