@@ -7,7 +7,7 @@ use std::time::Duration;
 use pindown::monitor::bpf::{Change, Monitor, Unavailable, Unwatchable, Watch};
 
 use crate::support::PAGE;
-use crate::hostile;
+use crate::{fuzz, hostile};
 
 /// What a client does: connects, says how that went, and then what it is told.
 #[test]
@@ -15,7 +15,7 @@ use crate::hostile;
 fn client_process() {
     let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
     let socket = PathBuf::from(std::env::var("PINDOWN_SOCKET").expect("with the role"));
-    if hostile::play(&role, &socket) {
+    if hostile::play(&role, &socket) || fuzz::play(&role, &socket) {
         return;
     }
     if role == "hidden" {

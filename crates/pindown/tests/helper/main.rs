@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the clients make raw system calls; each block states its own reason")]
 
 mod client;
+mod fuzz;
 mod hostile;
 mod parked;
 mod protocol;

@@ -10,8 +10,8 @@
 //! What is lost then is the watching of further shared mappings, and the check for skipped programs.
 //!
 //! # What a client of the helper may learn and disturb
-//! Of other processes and users a client learns nothing, but that a limit of all users together was reached, and how long its own
-//! requests take:
+//! Of other processes and users a client learns nothing, but that a limit of all users together was reached (also that of one file's
+//! watchers, for a file that it may write), and how long its own requests take:
 //! * Its page reports its own address space. Each request is that of the process which sent it, named by a pidfd (SCM_PIDFD).
 //!   The helper refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program),
 //!   and wants a harmless system call with random arguments, which has to show in that very page: the sender must be running in

@@ -97,8 +97,8 @@ pub enum Denial {
     /// The request makes no sense, or comes out of order.
     #[error("it does not understand the request")]
     Protocol = 2,
-    /// The process behind the connection cannot be named without doubt.
-    #[error("the kernel has no SO_PEERPIDFD (Linux 6.5), so it cannot tell who asks")]
+    /// The process that sent the request cannot be named without doubt.
+    #[error("the kernel does not name the process that asks (SO_PASSPIDFD, Linux 6.5), or the process has ended")]
     NoPidfd = 3,
     /// The process has ended, or has no memory.
     #[error("the process that connected has no address space")]
