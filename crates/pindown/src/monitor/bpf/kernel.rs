@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::bell;
 use super::load::{self, Loaded};
 use super::page::{self, Page, SLOTS, Slot};
+use super::publish::{Maps, Progress, Published, Publisher, Put, Take};
 use super::quota::Charge;
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::sys;
@@ -83,12 +84,19 @@ struct Space {
     /// Names the ring and the page to the programs.
     name: u64,
     slots: [Option<Watched>; SLOTS],
+    /// Whether the programs know the page.
+    progress: Progress,
+    /// Whether the page was given away.
+    used: bool,
+    /// What the page costs its user.
+    charge: Option<Charge>,
 }
 
 /// The programs and their maps.
 #[derive(Debug)]
 pub(super) struct Kernel {
     loaded: Loaded,
+    publisher: Publisher,
     spaces: HashMap<SpaceId, Space>,
     /// The latest space that each pointer named.
     by_mm: HashMap<u64, SpaceId>,
@@ -140,9 +148,34 @@ impl Kernel {
         Ok(Self::with(load::load()?))
     }
 
-    pub(super) fn with(loaded: Loaded) -> Self {
+    /// As [`Self::load`], with a thread that publishes pages: [`Self::admit`] does not wait for the kernel.
+    pub(super) fn load_for_others() -> Result<Self, Unavailable> {
+        let (loaded, maps) = load::load()?;
+        let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
+        Ok(Self::publishing(loaded, publisher))
+    }
+
+    pub(super) fn with((loaded, maps): (Loaded, Maps)) -> Self {
+        Self::publishing(loaded, Publisher::Here(maps))
+    }
+
+    fn publishing(loaded: Loaded, publisher: Publisher) -> Self {
         let (spaces, by_mm, inodes) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { loaded, spaces, by_mm, admitted: 0, inodes }
+        Self { loaded, publisher, spaces, by_mm, admitted: 0, inodes }
+    }
+
+    /// Readable after a page was published, until [`Self::clear_published`].
+    pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
+        self.publisher.published()
+    }
+
+    pub(super) fn clear_published(&self) {
+        self.publisher.clear();
+    }
+
+    /// Whether the programs know the page of a space.
+    pub(super) fn progress(&self, space: SpaceId) -> Published {
+        self.spaces.get(&space).map_or(Published::Refused, |space| space.progress.get())
     }
 
     /// What keeps the programs attached: reports go on while anybody has these.
@@ -196,11 +229,12 @@ impl Kernel {
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
-    /// Begins to report on the address space of a process, which was seen to have none.
+    /// Begins to report on the address space of a process, which was seen to have none; the programs know it once
+    /// [`Self::progress`] says so. `charge` is what it costs its user.
     ///
     /// The pointer may have become another space's before this: the caller must find the process in the space once more
     /// ([`Self::space_of`]) before it gives the page away.
-    pub(super) fn admit(&mut self, who: &Identity) -> Result<SpaceId, Denial> {
+    pub(super) fn admit(&mut self, who: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
         // The pointer's former space, if it had one, has ended.
         if let Some(former) = self.by_mm.get(&who.mm).copied() {
             self.end(&[former]);
@@ -219,20 +253,17 @@ impl Kernel {
         sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &first, false).map_err(kernel)?;
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
-        let bells = self.loaded.bells.as_fd();
-        sys::update(bells, &name.to_ne_bytes(), &bell.as_raw_fd().to_ne_bytes(), true).map_err(kernel)?;
-        let pages = self.loaded.pages.as_fd();
-        let told = self.tell(ADMIT, who.mm);
-        if !told || sys::update(pages, &who.mm.to_ne_bytes(), &map.as_raw_fd().to_ne_bytes(), false).is_err() {
-            if told {
-                self.tell(DISMISS, who.mm);
-            }
-            sys::delete(bells, &name.to_ne_bytes()).ok();
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| Denial::Kernel);
+        let progress = Progress::default();
+        let put = Put { mm: who.mm, name, page: copy(&map)?, bell: copy(&bell)?, progress: progress.clone() };
+        if !self.tell(ADMIT, who.mm) {
             return Err(Denial::Kernel);
         }
+        self.publisher.put(put);
         self.admitted += 1;
         let id = SpaceId(self.admitted);
-        self.spaces.insert(id, Space { mm: who.mm, map, page, bell, name, slots: [const { None }; SLOTS] });
+        let slots = [const { None }; SLOTS];
+        self.spaces.insert(id, Space { mm: who.mm, map, page, bell, name, slots, progress, used: false, charge });
         self.by_mm.insert(who.mm, id);
         Ok(id)
     }
@@ -246,6 +277,13 @@ impl Kernel {
     /// The page of an address space, and the descriptor of its map.
     pub(super) fn page(&self, space: SpaceId) -> Option<(&Page, BorrowedFd<'_>)> {
         self.spaces.get(&space).map(|space| (&space.page, space.map.as_fd()))
+    }
+
+    /// Notes that the page of a space was given to a process in it.
+    pub(super) fn was_given(&mut self, space: SpaceId) {
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.used = true;
+        }
     }
 
     /// The ring that wakes threads that wait for reports on an address space.
@@ -382,20 +420,9 @@ impl Kernel {
                 self.tell(END, space.mm);
             }
         }
-        // One space at most is known by a pointer: `admit` ends the former.
-        let pointers: Vec<u64> = ended.iter().map(|space| space.mm).collect();
-        for (map, keys) in [
-            (&self.loaded.pages, &pointers),
-            (&self.loaded.bells, &ended.iter().map(|space| space.name).collect::<Vec<_>>()),
-        ] {
-            if sys::delete_all(map.as_fd(), keys).is_err() {
-                for key in keys {
-                    // One that is not there is what is wanted.
-                    sys::delete(map.as_fd(), &key.to_ne_bytes()).ok();
-                }
-            }
-        }
+        let mut takes = Vec::new();
         for space in ended {
+            // A page that was marked reports nothing, so it need not be found any more.
             self.tell(DISMISS, space.mm);
             self.by_mm.remove(&space.mm);
             for (index, watched) in space.slots.iter().enumerate() {
@@ -404,7 +431,11 @@ impl Kernel {
                     self.forget(watched.inode, 1);
                 }
             }
+            // What no process has used is charged until it is gone, so nobody makes more of it than the limit.
+            let charge = if space.used { None } else { space.charge };
+            takes.push(Take { mm: space.mm, name: space.name, _charge: charge });
         }
+        self.publisher.take(takes);
     }
 
     /// Marks every page as ended: reports may be missing.

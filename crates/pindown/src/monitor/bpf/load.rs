@@ -9,6 +9,7 @@ use aya::programs::{BtfTracePoint, Iter, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::btf::{self, Hooks};
+use super::publish::Maps;
 use super::refusal::Unavailable;
 use super::sys;
 
@@ -35,9 +36,7 @@ pub(super) struct Loaded {
     pub(super) hooks: Hooks,
     pub(super) links: Vec<OwnedFd>,
     pub(super) programs: Vec<OwnedFd>,
-    pub(super) pages: OwnedFd,
     pub(super) inodes: OwnedFd,
-    pub(super) bells: OwnedFd,
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
@@ -89,18 +88,18 @@ fn capabilities() -> Result<(), Unavailable> {
 }
 
 /// Loads the programs that this kernel needs and attaches them.
-pub(super) fn load() -> Result<Loaded, Unavailable> {
+pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
     load_object(OBJECT, check()?)
 }
 
 /// The same without the programs that report when calls begin; `None` where none of those is needed.
-pub(super) fn load_records_alone() -> Result<Option<Loaded>, Unavailable> {
+pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
     let hooks = check()?;
     hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
 }
 
 /// As [`load`], from this object.
-pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
     // The loader has no type for task storage, which the programs alone use.
     let mut loader = EbpfLoader::new();
@@ -131,13 +130,12 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
     control.load().map_err(refused("control"))?;
     let control = copy(control.fd().map_err(refused("control"))?)?;
 
-    let pages = map(&ebpf, "pages", (8, 4))?;
+    let maps = Maps { pages: map(&ebpf, "pages", (8, 4))?, bells: map(&ebpf, "bells", (8, 4))? };
     let inodes = map(&ebpf, "inodes", (16, INODE_BYTES))?;
-    let bells = map(&ebpf, "bells", (8, 4))?;
     let asked = map(&ebpf, "asked", (4, 112))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-    Ok(Loaded { hooks, links, programs, pages, inodes, bells, asked, identify, control })
+    Ok((Loaded { hooks, links, programs, inodes, asked, identify, control }, maps))
 }
 
 fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>

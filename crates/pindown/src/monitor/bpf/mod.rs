@@ -47,6 +47,7 @@ mod kernel;
 mod listen;
 mod load;
 mod page;
+mod publish;
 mod quota;
 mod refusal;
 mod request;
@@ -76,6 +77,7 @@ use crate::journal::Waiting;
 use bell::RingBell;
 use client::Client;
 use kernel::{Kernel, SpaceId};
+use publish::Published;
 
 /// Where the helper listens unless told otherwise.
 pub const SOCKET: &str = "/run/pindown.sock";
@@ -255,7 +257,11 @@ fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
     let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);
     let who = identify(kernel)?;
-    let space = kernel.admit(&who).map_err(Unavailable::Denied)?;
+    let space = kernel.admit(&who, None).map_err(Unavailable::Denied)?;
+    if kernel.progress(space) != Published::Done {
+        kernel.end(&[space]);
+        return Err(Unavailable::Denied(Denial::Kernel));
+    }
     let deadline = Instant::now() + QUIET;
     while !kernel.is_quiet(&identify(kernel)?) {
         if Instant::now() > deadline {

@@ -59,6 +59,8 @@ pub struct Helper {
     service: Service,
     listener: OwnedFd,
     name: Name,
+    /// Readable once a signal has come that ends the helper.
+    signals: OwnedFd,
     sessions: Vec<Session>,
     /// When ended spaces were removed, and programs checked.
     checked: Instant,
@@ -67,19 +69,23 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Loads the programs and listens at `path`, where every user may connect.
+    /// Loads the programs and listens at `path`, where every user may connect. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread,
+    /// which [`Self::serve`] then takes.
     ///
     /// # Errors
     /// Why the programs cannot be loaded; [`Unavailable::Refused`] if the process may not have as many descriptors as `limits`
     /// take; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, Unavailable> {
         raise_descriptors(limits)?;
-        let kernel = Kernel::load()?;
+        // Before any thread is started, which would take the signals.
+        let signals = signals::ending().map_err(Unavailable::Helper)?;
+        let kernel = Kernel::load_for_others()?;
         let (listener, name) = listen::at(path).map_err(Unavailable::Helper)?;
         request::name_senders(listener.as_fd());
         let prompt = request::accept_descriptors(listener.as_fd(), false);
         let service = Service::new(kernel, limits, prompt);
-        Ok(Self { service, listener, name, sessions: Vec::new(), checked: Instant::now(), full_until: None })
+        let sessions = Vec::new();
+        Ok(Self { service, listener, name, signals, sessions, checked: Instant::now(), full_until: None })
     }
 
     /// Where it listens.
@@ -88,13 +94,12 @@ impl Helper {
         self.name.path()
     }
 
-    /// Serves until SIGTERM, SIGINT or SIGHUP comes, which it blocks in the calling thread. Clients keep what they have.
+    /// Serves until SIGTERM, SIGINT or SIGHUP comes. Clients keep what they have.
     ///
     /// # Errors
     /// If poll(2) fails, or a program was skipped: every page is marked then, so that no cache keeps anything any more.
     pub fn serve(&mut self) -> Result<(), Unavailable> {
-        let signals = signals::ending().map_err(Unavailable::Helper)?;
-        while !self.turn(&signals).map_err(Unavailable::Helper)? {
+        while !self.turn().map_err(Unavailable::Helper)? {
             if self.checked.elapsed() < ROUND {
                 continue;
             }
@@ -109,14 +114,16 @@ impl Helper {
     }
 
     /// One round: waits until there is something to do, and does it. Whether a signal has come.
-    fn turn(&mut self, signals: &OwnedFd) -> io::Result<bool> {
+    fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         let soonest = self.sessions.iter().filter_map(Session::next).chain(self.full_until).min();
         let wait = soonest.map_or(ROUND, |at| at.saturating_duration_since(now).min(ROUND));
         let timeout = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) };
         let may_accept = self.full_until.is_none_or(|until| until <= now);
         let accepts = if may_accept { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.listener, accepts)];
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener, accepts)];
+        let published = self.service.published().unwrap_or(self.signals.as_fd());
+        fds.push(PollFd::from_borrowed_fd(published, PollFlags::IN));
         for session in &self.sessions {
             let hears = if session.hears() { PollFlags::IN } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(session.socket(), hears));
@@ -127,7 +134,12 @@ impl Helper {
         };
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        self.advance(&ready[2..]);
+        if ready[2] {
+            self.service.clear_published();
+            let now = Instant::now();
+            self.sessions.iter_mut().for_each(|session| session.hurry(now));
+        }
+        self.advance(&ready[3..]);
         if ready[1] {
             self.accept();
         }

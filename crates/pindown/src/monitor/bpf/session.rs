@@ -1,11 +1,11 @@
 //! A connection to the helper, from its first message to its end.
 //!
 //! ```text
-//! Silent -- Hello --> Settling -- no old change left --> Challenged -- Done --> Served <-- answer --> Locked
+//! Silent -- Hello --> Settling -- published, quiet --> Challenged -- Done --> Served <-- answer --> Locked
 //! ```
 //!
-//! Each state but `Served` has a deadline. In `Settling` and `Locked` the helper looks again after a pause that grows; it reads
-//! nothing from the connection meanwhile.
+//! Each state but `Served` has a deadline. In `Settling` the helper first waits until the page is published ([`super::publish`]). There
+//! and in `Locked` it looks again after a pause that grows; it reads nothing from the connection meanwhile.
 //!
 //! Every request is that of the process which sent it ([`super::request`]), and is served if this process is, now, in the address
 //! space that the connection is for ([`Kernel::space_of`]).
@@ -23,6 +23,7 @@ use super::client::NOBODYS;
 use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
+use super::publish::Published;
 use super::quota::{Charge, Quota, Reached};
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::request::{self, Aside, Closing, Request};
@@ -58,6 +59,11 @@ struct Retry {
 impl Retry {
     fn new(now: Instant, within: Duration) -> Self {
         Self { next: now, pause: Duration::from_millis(1), until: now + within }
+    }
+
+    /// Not before the deadline: something else wakes it.
+    fn idle(self) -> Self {
+        Self { next: self.until, ..self }
     }
 
     fn again(self, now: Instant) -> Self {
@@ -100,6 +106,13 @@ impl Session {
         }
     }
 
+    /// Has it look again at once, if it waits for its page.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if let State::Settling { retry, .. } = &mut self.state {
+            retry.next = now.min(retry.next);
+        }
+    }
+
     /// The space that was admitted for this session and that no process has proved to be in yet.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
@@ -123,7 +136,6 @@ struct Admitted {
     proven: bool,
     /// Sessions that wait for the above.
     waiting: usize,
-    _charge: Charge,
 }
 
 /// What all sessions share.
@@ -155,6 +167,15 @@ impl Service {
     /// An error if a program was skipped.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         self.kernel.check()
+    }
+
+    /// Readable when a session that waits for its page should look again, until [`Self::clear_published`].
+    pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
+        self.kernel.published()
+    }
+
+    pub(super) fn clear_published(&self) {
+        self.kernel.clear_published();
     }
 
     pub(super) fn end_all(&mut self) {
@@ -283,9 +304,8 @@ impl Service {
             Some(space) => space,
             None => {
                 let charge = self.charge_page(session.user)?;
-                let space = self.kernel.admit(&who).map_err(Some)?;
-                let admitted = Admitted { quiet: false, proven: false, waiting: 0, _charge: charge };
-                self.spaces.insert(space, admitted);
+                let space = self.kernel.admit(&who, Some(charge)).map_err(Some)?;
+                self.spaces.insert(space, Admitted { quiet: false, proven: false, waiting: 0 });
                 space
             }
         };
@@ -304,9 +324,17 @@ impl Service {
         taken.map_err(|reached| Some(denial(reached, Denial::TooManySpaces)))
     }
 
-    /// Sends the challenge, if every call has ended that began before the page was there.
+    /// Sends the challenge, if the programs know the page and every call has ended that began before they did.
     fn settle(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
-        let State::Settling { space, ref process, retry } = session.state else { return Ok(()) };
+        let State::Settling { space, ref process, ref mut retry } = session.state else { return Ok(()) };
+        match self.kernel.progress(space) {
+            Published::Pending if now < retry.until => {
+                *retry = retry.idle();
+                return Ok(());
+            }
+            Published::Pending | Published::Refused => return Err(Some(Denial::Kernel)),
+            Published::Done => {}
+        }
         let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
         if self.kernel.space_of(&who) != Some(space) {
             return Err(Some(Denial::OtherAddressSpace));
@@ -317,9 +345,7 @@ impl Service {
             if retry.until <= now {
                 return Err(Some(Denial::NeverQuiet));
             }
-            if let State::Settling { retry, .. } = &mut session.state {
-                *retry = retry.again(now);
-            }
+            *retry = retry.again(now);
             return Ok(());
         }
         let (start, len) = somewhere().map_err(|_| Some(Denial::Kernel))?;
@@ -357,6 +383,7 @@ impl Service {
             admitted.proven = true;
             admitted.waiting -= 1;
         }
+        self.kernel.was_given(space);
         Ok(())
     }
 
