@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::bell;
 use super::load::{self, Loaded};
@@ -77,10 +78,10 @@ pub(super) struct SpaceId(u64);
 struct Space {
     /// The kernel's pointer to it. It names this space until the page has ended, and then perhaps another.
     mm: u64,
-    map: OwnedFd,
+    map: Arc<OwnedFd>,
     page: Page,
     /// The ring that wakes waiting threads.
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     /// Names the ring and the page to the programs.
     name: u64,
     slots: [Option<Watched>; SLOTS],
@@ -253,9 +254,8 @@ impl Kernel {
         sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &first, false).map_err(kernel)?;
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| Denial::Kernel);
-        let progress = Progress::default();
-        let put = Put { mm: who.mm, name, page: copy(&map)?, bell: copy(&bell)?, progress: progress.clone() };
+        let (map, bell, progress) = (Arc::new(map), Arc::new(bell), Progress::default());
+        let put = Put { mm: who.mm, name, page: Arc::clone(&map), bell: Arc::clone(&bell), progress: progress.clone() };
         if !self.tell(ADMIT, who.mm) {
             return Err(Denial::Kernel);
         }

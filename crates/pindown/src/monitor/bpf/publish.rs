@@ -56,8 +56,8 @@ impl Progress {
 pub(super) struct Put {
     pub(super) mm: u64,
     pub(super) name: u64,
-    pub(super) page: OwnedFd,
-    pub(super) bell: OwnedFd,
+    pub(super) page: Arc<OwnedFd>,
+    pub(super) bell: Arc<OwnedFd>,
     pub(super) progress: Progress,
 }
 

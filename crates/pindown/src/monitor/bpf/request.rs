@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 
-use super::quota::Charge;
+use super::quota::{Charge, Quota};
 use super::wire::{self, Message};
 
 /// asm-generic/socket.h
@@ -119,30 +119,37 @@ fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
     (sender, strangers)
 }
 
-/// Something whose closing may last, with what it costs its user until it is closed.
+/// Closing threads of one user for connections that were refused, and of all users.
+const REFUSALS: (usize, usize) = (32, 512);
+/// Connections that wait for a thread before no more are accepted.
+pub(super) const LEFT: usize = 256;
+
+/// Something whose closing may last, and what is charged to its user until it is closed.
 #[derive(Debug)]
 pub(super) struct Closing {
+    pub(super) user: u32,
     pub(super) descriptors: Vec<OwnedFd>,
-    pub(super) _charge: Option<Charge>,
+    /// `None` for a connection that was refused.
+    pub(super) charge: Option<Charge>,
 }
 
-/// Closes what may take long, on threads of their own. Their number is limited by the quota of connections, since each keeps
-/// the charge of one until it is done.
+/// Closes what may take long, on threads of their own. Each keeps the charge of its connection until it is done, so the quotas limit
+/// their number.
 #[derive(Debug)]
 pub(super) struct Aside {
     /// Whether the kernel refuses descriptors: then closing a connection takes no time, and no thread is needed.
     prompt: bool,
-    /// What no thread could be made for yet.
+    /// What there is no thread for yet.
     left: Vec<Closing>,
+    refusals: Quota<u32>,
 }
 
 impl Aside {
     pub(super) fn new(prompt: bool) -> Self {
-        Self { prompt, left: Vec::new() }
+        Self { prompt, left: Vec::new(), refusals: Quota::new(REFUSALS.0, REFUSALS.1) }
     }
 
     pub(super) fn close(&mut self, closing: Closing) {
-        // Without a charge it is a connection that was refused before anything could be read from it.
         if self.prompt && closing.descriptors.len() <= 1 {
             return drop(closing);
         }
@@ -150,20 +157,29 @@ impl Aside {
         self.retry();
     }
 
+    /// Whether no more connections should be accepted until some are closed.
+    pub(super) fn is_full(&self) -> bool {
+        self.left.len() >= LEFT
+    }
+
     /// Tries again what there was no thread for.
     pub(super) fn retry(&mut self) {
-        while let Some(closing) = self.left.pop() {
+        for mut closing in std::mem::take(&mut self.left) {
+            if closing.charge.is_none() {
+                closing.charge = self.refusals.take(closing.user).ok();
+            }
+            if closing.charge.is_none() {
+                self.left.push(closing);
+                continue;
+            }
             let (give, take) = mpsc::channel::<Closing>();
             let builder = thread::Builder::new().name("pindown-close".into()).stack_size(64 << 10);
             // The thread is made first: a closure that finds none would be dropped here, with the descriptors.
-            if builder.spawn(move || drop(take.recv())).is_err() {
-                self.left.push(closing);
-                return;
-            }
-            if let Err(mpsc::SendError(closing)) = give.send(closing) {
-                self.left.push(closing);
-                return;
-            }
+            let unsent = match builder.spawn(move || drop(take.recv())) {
+                Ok(_) => give.send(closing).err().map(|mpsc::SendError(closing)| closing),
+                Err(_) => Some(closing),
+            };
+            self.left.extend(unsent);
         }
     }
 }

@@ -22,7 +22,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::kernel::Kernel;
 use super::listen::{self, Name};
 use super::load;
-use super::refusal::{Denial, Unavailable};
+use super::refusal::Unavailable;
 use super::request;
 use super::session::{Service, Session};
 use super::signals;
@@ -119,7 +119,7 @@ impl Helper {
         let soonest = self.sessions.iter().filter_map(Session::next).chain(self.full_until).min();
         let wait = soonest.map_or(ROUND, |at| at.saturating_duration_since(now).min(ROUND));
         let timeout = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) };
-        let may_accept = self.full_until.is_none_or(|until| until <= now);
+        let may_accept = self.full_until.is_none_or(|until| until <= now) && self.service.accepts();
         let accepts = if may_accept { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener, accepts)];
         let published = self.service.published().unwrap_or(self.signals.as_fd());
@@ -176,9 +176,11 @@ impl Helper {
                     return;
                 }
             };
-            match wire::peer_user(socket.as_fd()) {
-                Ok(user) => self.sessions.extend(self.service.welcome(socket, user)),
-                Err(_) => self.service.refuse(socket, Denial::NoAddressSpace),
+            // A socket of this kind has a peer with a user, always.
+            let user = wire::peer_user(socket.as_fd()).unwrap_or(u32::MAX);
+            self.sessions.extend(self.service.welcome(socket, user));
+            if !self.service.accepts() {
+                return;
             }
         }
     }
@@ -192,13 +194,13 @@ impl Helper {
 }
 
 /// Raises RLIMIT_NOFILE to what the limits take: for each connection the socket and the process that asks, for each address
-/// space two maps, and what one message may bring.
+/// space two maps, what one message may bring, and connections that wait to be closed.
 fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
     let refused = |what, why: String| Err(Unavailable::Refused { what, why });
     if limits.total > load::SPACES {
         return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
     }
-    let needed = (4 * limits.total + request::STRANGERS + OWN) as u64;
+    let needed = (4 * limits.total + request::STRANGERS + request::LEFT + OWN) as u64;
     let now = getrlimit(Resource::Nofile);
     if now.current.is_none_or(|current| current >= needed) {
         return Ok(());

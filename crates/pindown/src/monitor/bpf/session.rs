@@ -203,16 +203,21 @@ impl Service {
                 Some(Session { socket, user, state, charge })
             }
             Err(reached) => {
-                self.refuse(socket, denial(reached, Denial::TooManyClients));
+                self.refuse(socket, user, denial(reached, Denial::TooManyClients));
                 None
             }
         }
     }
 
+    /// Whether a connection can be accepted now: those that were refused are not too slow to close.
+    pub(super) fn accepts(&self) -> bool {
+        !self.aside.is_full()
+    }
+
     /// Closes a connection that is no session.
-    pub(super) fn refuse(&mut self, socket: OwnedFd, why: Denial) {
+    pub(super) fn refuse(&mut self, socket: OwnedFd, user: u32, why: Denial) {
         deny(socket.as_fd(), why);
-        self.aside.close(Closing { descriptors: vec![socket], _charge: None });
+        self.aside.close(Closing { user, descriptors: vec![socket], charge: None });
     }
 
     /// Does what is to be done for a session: a message is there, or its time has come. `None`: it has ended.
@@ -246,7 +251,8 @@ impl Service {
             self.stop_waiting(space);
         }
         strangers.push(session.socket);
-        self.aside.close(Closing { descriptors: strangers, _charge: Some(session.charge) });
+        let (user, charge) = (session.user, Some(session.charge));
+        self.aside.close(Closing { user, descriptors: strangers, charge });
     }
 
     fn stop_waiting(&mut self, space: SpaceId) {
