@@ -98,7 +98,13 @@ pub(crate) fn watches_a_file(monitor: &Monitor) -> Result<bool, Unwatchable> {
     let before = monitor.page().inode(slot);
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::ftruncate(fd, 0) }, 0);
-    Ok(monitor.page().inode(slot) == before + 1)
+    let told = monitor.page().inode(slot) == before + 1;
+    monitor.unwatch(slot);
+    // SAFETY: the mapping is this function's own.
+    assert_eq!(unsafe { libc::munmap(start, PAGE) }, 0);
+    // SAFETY: the descriptor is this function's own.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+    Ok(told)
 }
 
 /// What an unprivileged process gets when it tries to write, detach, replace or find what the helper made.

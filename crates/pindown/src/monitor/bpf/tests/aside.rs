@@ -61,4 +61,6 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
     drop(Monitor::from_helper(&path).expect("within the limit"));
     // A listener that goes away resets the connections: the closes end.
     drop(listeners);
+    // The helper's thread ends with the process, without removing it.
+    std::fs::remove_file(&path).expect("it is the socket");
 }
