@@ -27,12 +27,12 @@ typedef __s64 s64;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
 	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_F_MMAPABLE = 1 << 10,
-	BPF_NOEXIST = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 	BPF_RB_FORCE_WAKEUP = 2,
 	BPF_RB_AVAIL_DATA = 0,
 };
@@ -82,7 +82,12 @@ struct vm_area_struct {
 	struct file *vm_file;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
 struct mm_struct {
+	atomic_t mm_users;
 	unsigned long brk;
 };
 

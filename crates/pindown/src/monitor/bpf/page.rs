@@ -22,8 +22,10 @@ pub const SLOTS: usize = journal::page::INODES;
 pub(super) const SIZE: usize = size_of::<journal::Page>();
 /// Index of the word that says the layout.
 pub(super) const LAYOUT: usize = 11;
-/// Index of the word that says which ring wakes those who wait.
-pub(super) const BELL: usize = 12;
+/// Index of the word that names the page, and the ring that wakes those who wait.
+pub(super) const NAME: usize = 12;
+/// The bit of [`Page::busy`]'s word that the programs set when the address space has ended, or the loader gave it up.
+const ENDED: u64 = 1 << 62;
 
 /// A change of the address space, as a cache has to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +88,11 @@ impl Page {
     #[must_use]
     pub fn busy(&self) -> bool {
         self.journal().busy.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the address space has ended, or is reported on no longer. It stays so.
+    pub(super) fn has_ended(&self) -> bool {
+        self.journal().busy.load(Ordering::Acquire) & ENDED != 0
     }
 
     /// How many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is valid while
