@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use slab::Slab;
 
 use super::entries::{Entries, Place};
-use super::entry::{Age, Entry, WatchedInode};
+use super::entry::{Age, Entry, HIGHEST_END, WatchedInode};
 use super::grace::Grace;
 use super::handles::Handles;
 use super::stats::Stats;
@@ -195,8 +195,8 @@ impl<P> Table<P> {
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
         if self.limits.count == 0 {
             Err(Refusal::NotCaching)
-        } else if range.len() > self.limits.bytes || range.end() == u64::MAX {
-            // The last page of the address space ends where no entry can say; nobody maps anything there.
+        } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
+            // An entry cannot say where it ends; nobody maps anything there.
             Err(Refusal::TooLarge)
         } else {
             Ok(())

@@ -12,6 +12,7 @@ use super::*;
 mod handles;
 mod held;
 mod merging;
+mod racing;
 use crate::Pinned;
 use crate::monitor::imported::Notifier;
 use crate::monitor::{Choice, Refusal};
