@@ -10,10 +10,12 @@
 
 pub(crate) mod bell;
 pub(crate) mod page;
+mod process;
 mod wiped;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
+pub(crate) use process::OfProcess;
 pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
@@ -172,8 +174,8 @@ fn nowhere() -> &'static AtomicU64 {
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
     {
-        static SILENT: std::sync::OnceLock<&Page> = std::sync::OnceLock::new();
-        SILENT.get_or_init(|| Box::leak(Page::boxed()))
+        static SILENT: OfProcess<&Page> = OfProcess::new();
+        *SILENT.lock(|| Box::leak(Page::boxed()))
     }
     // Loom's atomics belong to one run of a model.
     #[cfg(loom)]

@@ -73,7 +73,9 @@ fn word() -> Option<&'static AtomicU64> {
     if found.is_null() {
         let fresh = std::ptr::from_ref(super::wiped::page().ok()?.next()?.word()).cast_mut();
         // Of two threads that come here at once, one leaves its page unused.
-        found = WORD.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| fresh);
+        found = WORD
+            .compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .map_or_else(|other| other, |_| fresh);
     }
     // SAFETY: the page of the word is never unmapped.
     unsafe { found.as_ref() }
