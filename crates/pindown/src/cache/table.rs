@@ -191,9 +191,15 @@ impl<P> Table<P> {
         place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
     }
 
+    /// Registrations that have begun.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn registering(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether a registration of so many bytes can be kept at all.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
-        if self.limits.count == 0 {
+        if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
         } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
             // An entry cannot say where it ends; nobody maps anything there.
@@ -294,7 +300,7 @@ impl<P> Table<P> {
     /// Whether so much waits that it should not wait longer: a fence of all threads is paid for a batch, not for each.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
-        count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
+        self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
     /// Where entry `number` is found by this page from now on, if there is room. Copies that it outdoes go, at once if nobody is in
