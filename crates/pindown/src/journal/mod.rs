@@ -20,6 +20,8 @@ pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
 
+#[cfg(not(loom))]
+use crate::sync::fence;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One cache's view of a monitor's page.
@@ -85,7 +87,12 @@ impl Journal {
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
-        self.asked.is_some_and(crate::monitor::userfaultfd::sys::changing)
+        self.asked.is_some_and(|asked| {
+            let changing = crate::monitor::userfaultfd::sys::changing(asked);
+            // What the journal is asked next is not read before the kernel has answered: a system call orders no loads by itself.
+            fence(Ordering::Acquire);
+            changing
+        })
     }
 
     #[cfg(loom)]
