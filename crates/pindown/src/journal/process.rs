@@ -2,7 +2,9 @@
 
 #![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of this process behind a lock. A child that was forked while a thread held the lock has a value of its own, and never
