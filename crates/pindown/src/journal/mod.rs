@@ -10,14 +10,18 @@
 
 pub(crate) mod bell;
 pub(crate) mod page;
+mod process;
 mod wiped;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
+pub(crate) use process::OfProcess;
 pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
 
+#[cfg(not(loom))]
+use crate::sync::fence;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One cache's view of a monitor's page.
@@ -83,7 +87,12 @@ impl Journal {
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
-        self.asked.is_some_and(crate::monitor::userfaultfd::sys::changing)
+        self.asked.is_some_and(|asked| {
+            let changing = crate::monitor::userfaultfd::sys::changing(asked);
+            // What the journal is asked next is not read before the kernel has answered: a system call orders no loads by itself.
+            fence(Ordering::Acquire);
+            changing
+        })
     }
 
     #[cfg(loom)]
@@ -172,8 +181,8 @@ fn nowhere() -> &'static AtomicU64 {
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
     {
-        static SILENT: std::sync::OnceLock<&Page> = std::sync::OnceLock::new();
-        SILENT.get_or_init(|| Box::leak(Page::boxed()))
+        static SILENT: OfProcess<&Page> = OfProcess::new();
+        *SILENT.lock(|| Box::leak(Page::boxed()))
     }
     // Loom's atomics belong to one run of a model.
     #[cfg(loom)]

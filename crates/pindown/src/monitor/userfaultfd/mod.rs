@@ -54,8 +54,8 @@ pub(crate) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, getpid};
@@ -64,7 +64,7 @@ use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, EventBell, Page};
+use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use locked::Locked;
@@ -74,7 +74,7 @@ use sys::{Event, Message, Mode, Userfaultfd};
 
 /// One of the process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts
 /// its own.
-static MONITORS: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+static MONITORS: OfProcess<Vec<&'static Shared>> = OfProcess::new();
 
 #[derive(Debug)]
 struct Shared {
@@ -128,7 +128,7 @@ pub(crate) fn useful(settings: Settings) -> io::Result<()> {
 }
 
 fn start(mode: Mode) -> io::Result<&'static Shared> {
-    let mut known = MONITORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = MONITORS.lock(Vec::new);
     let (process, same) = (getpid(), |shared: &&&Shared| shared.process == getpid() && shared.mode == mode);
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
