@@ -14,6 +14,8 @@ pub(crate) struct OfProcess<T: 'static>(AtomicPtr<Owned<T>>);
 struct Owned<T> {
     process: u64,
     value: Mutex<T>,
+    /// What the process inherited: so that tools that look for lost memory find it.
+    _inherited: *mut Self,
 }
 
 impl<T> OfProcess<T> {
@@ -35,7 +37,7 @@ impl<T> OfProcess<T> {
     /// A value of this process, unless another thread has begun one.
     #[cold]
     fn begin(&self, before: *mut Owned<T>, value: T) -> &'static Owned<T> {
-        let fresh = Box::into_raw(Box::new(Owned { process: process(), value: Mutex::new(value) }));
+        let fresh = Box::into_raw(Box::new(Owned { process: process(), value: Mutex::new(value), _inherited: before }));
         let now = match self.0.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(other) => {
