@@ -56,8 +56,8 @@ impl Side {
     fn start(made: &Made, transport: &str, deny: Option<&Case>) -> Self {
         let mut command = Command::new(&made.program);
         command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
-        // What the provider says of an error is in libfabric's log.
-        command.env("FI_LOG_LEVEL", "warn");
+        // The call is in libfabric's log, with the error of the operation.
+        command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "percale,core");
         if transport == "tcp" {
             command.env("PERCALE_TRANSPORT", "tcp");
         }
@@ -143,6 +143,16 @@ fn run(made: &Made, case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     (a, Some(b), clock.elapsed())
 }
 
+/// Whether this is an error of which the process that was refused the call cannot name it:
+///
+/// - the dynamic loader needs the call, and so libfabric has no provider;
+/// - a peer's access to a region of the process failed, as the error of that access says, and the peer ended.
+fn is_named_elsewhere(line: &str) -> bool {
+    let is_loaded = line.contains("percale_fi::provider()");
+    let of_an_access = line.contains("the region's memory cannot be read or written there");
+    line.contains(denial::UNNAMED) && (!is_loaded || of_an_access)
+}
+
 #[test]
 fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
     let _watchdog =
@@ -153,8 +163,7 @@ fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
     let cases = denial::cases();
     let (wrong, ways) = denial::run_all(&cases, |case| run(&made, case));
     println!("{} cases: {ways:?}", cases.len());
-    // libfabric's interface has a number only, so the call is in the provider's log; there it is missing for some.
-    let (unnamed, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|line| line.contains(denial::UNNAMED));
-    println!("{} of them are errors that do not name the call:\n{}", unnamed.len(), unnamed.join("\n"));
+    let (known, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|line| is_named_elsewhere(line));
+    println!("{} of them are errors whose log cannot name the call:\n{}", known.len(), known.join("\n"));
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }

@@ -8,7 +8,7 @@
 
 #define SLOTS 64
 #define RECORDS 1024
-#define SUBSCRIBERS 32
+#define SUBSCRIBERS 64
 #define SALT 0x70696e646f776e31ull /* "pindown1": also says which layout a page has */
 #define BUSY_FOREVER (1ull << 63)
 #define BUSY_ENDED (1ull << 62)
@@ -25,7 +25,7 @@ struct page {
 	u64 last_brk;
 	u64 sticky;
 	u64 salt;
-	u64 bell; /* its place in `bells` */
+	u64 name; /* random: of its ring in `bells`, and of this page among all that there were */
 	u64 unused_too[3];
 	u64 ino[SLOTS];
 	u8 fill[4096 - 128 - 8 * SLOTS];
@@ -76,11 +76,11 @@ struct bell_map {
 	__uint(max_entries, 4096);
 };
 
-/* Rings that wake clients. */
+/* Rings that wake clients, by the names of their pages. A name is random, so it tells a client nothing about others. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 4096);
-	__type(key, u32);
+	__type(key, u64);
 	__array(values, struct bell_map);
 } bells SEC(".maps");
 
@@ -97,18 +97,20 @@ struct subscribers {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 16384);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct inode_key);
 	__type(value, struct subscribers);
 } inodes SEC(".maps");
 
-/* Threads between the beginning and the end of a call that `busy` counts. */
+/*
+ * Of each thread: the name of the page whose `busy` counts the call that the thread is in, or 0. The kernel frees it with the
+ * thread, so it cannot be left behind, and no number of threads of one user takes room from another's.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, u64);
+	__type(key, int);
 	__type(value, u64);
 } threads SEC(".maps");
 
@@ -130,16 +132,21 @@ struct {
 	__type(value, struct question);
 } asked SEC(".maps");
 
+/* The page of an address space. A page that has ended is nobody's: the address of its mm may be another's by now. */
 static __always_inline struct page *page_of(u64 mm)
 {
 	u64 *like = known_like(mm);
+	struct page *page;
 	u32 zero = 0;
 	void *map;
 
 	if (!like || !*(volatile u64 *)like)
 		return 0;
 	map = bpf_map_lookup_elem(&pages, &mm);
-	return map ? bpf_map_lookup_elem(map, &zero) : 0;
+	if (!map)
+		return 0;
+	page = bpf_map_lookup_elem(map, &zero);
+	return page && !(*(volatile u64 *)&page->busy & BUSY_ENDED) ? page : 0;
 }
 
 /*
@@ -148,14 +155,13 @@ static __always_inline struct page *page_of(u64 mm)
  */
 static __noinline int wake(struct page *page)
 {
-	u64 nothing = 0;
+	u64 nothing = 0, name;
 	void *bell;
-	u32 number;
 
 	if (!page)
 		return 0;
-	number = page->bell;
-	bell = bpf_map_lookup_elem(&bells, &number);
+	name = page->name;
+	bell = bpf_map_lookup_elem(&bells, &name);
 	if (bell && !bpf_ringbuf_query(bell, BPF_RB_AVAIL_DATA))
 		bpf_ringbuf_output(bell, &nothing, sizeof(nothing), BPF_RB_FORCE_WAKEUP);
 	return 0;
@@ -179,6 +185,13 @@ static __noinline int emit(struct page *page, u64 start, u64 end)
 static __always_inline void global(struct page *page)
 {
 	emit(page, 0, ~0ull);
+}
+
+/* Nothing may be kept any more, and nothing is reported from here on. */
+static __always_inline void ended(struct page *page)
+{
+	__sync_fetch_and_or(&page->busy, BUSY_ENDED);
+	global(page);
 }
 
 /*

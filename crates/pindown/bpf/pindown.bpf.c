@@ -26,6 +26,19 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+/*
+ * The last task has left the address space, by exit or exec, and the kernel takes it down. Nobody can enter it again, and its
+ * mm_struct is not freed yet: from here on its page reports nothing, whoever is given that mm_struct next. The kernel takes the
+ * lock to take the mappings down (exit_mmap), so `released` sees this in time, with or without a helper.
+ */
+static __always_inline int is_taken_down(struct mm_struct *mm, struct page *page)
+{
+	if (mm->mm_users.counter)
+		return 0;
+	ended(page);
+	return 1;
+}
+
 /* The lock on an address space is about to be released. */
 static __always_inline int released(u64 mm, int write)
 {
@@ -34,7 +47,9 @@ static __always_inline int released(u64 mm, int write)
 	struct pt_regs *regs;
 	u64 now;
 
-	if (!page || ENTRY_ONLY)
+	if (!page)
+		return 0;
+	if (is_taken_down((struct mm_struct *)mm, page) || ENTRY_ONLY)
 		return 0;
 	task = bpf_get_current_task_btf();
 	switch (kind_of(task, mm)) {
@@ -261,7 +276,7 @@ int call_entered(u64 *ctx)
 	struct task_struct *task;
 	struct pt_regs *regs;
 	struct page *page;
-	u64 thread, mm;
+	u64 *counted, mm;
 	int compat;
 
 	/* By the number alone first: this runs at each system call of the machine. */
@@ -278,12 +293,13 @@ int call_entered(u64 *ctx)
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	if (!compat && !begins(regs))
 		return 0;
-	thread = bpf_get_current_pid_tgid();
-	if (compat || bpf_map_update_elem(&threads, &thread, &mm, BPF_NOEXIST)) {
+	counted = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (compat || !counted || *counted == page->name) {
 		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
 		global(page);
 		return 0;
 	}
+	*counted = page->name;
 	if (!ENTRY_ONLY)
 		__sync_fetch_and_add(&page->busy, 1);
 	switch (number(regs)) {
@@ -308,17 +324,18 @@ int call_left(u64 *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
 	struct page *page;
-	u64 thread;
+	u64 *counted;
 
 	if (!tracked(number(regs)))
 		return 0;
 	page = page_of((u64)task->mm);
 	if (!page)
 		return 0;
-	thread = bpf_get_current_pid_tgid();
-	if (!bpf_map_delete_elem(&threads, &thread))
+	counted = bpf_task_storage_get(&threads, task, 0, 0);
+	if (counted && *counted == page->name) {
+		*counted = 0;
 		__sync_fetch_and_add(&page->busy, ENTRY_ONLY ? 0 : -1);
-	else if (!(task->thread_info.status & TS_COMPAT) && begins(regs))
+	} else if (!(task->thread_info.status & TS_COMPAT) && begins(regs))
 		global(page); /* it began before this page was there */
 	return 0;
 }
@@ -431,6 +448,8 @@ int identify(struct bpf_iter__task *ctx)
 		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___word *)mm)->flags);
 	copy.dumpable = flags & 3;
 	copy.found = q->start ? bpf_find_vma(task, q->start, on_mapping, &copy, 0) : 0;
+	if ((u64)*(struct mm_struct *volatile *)&task->mm != copy.mm)
+		return 0; /* exec came between: the mapping is another program's */
 	*q = copy;
 	return 0;
 }
@@ -465,8 +484,7 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		page = page_of(mm);
 		if (!page)
 			return 0;
-		__sync_fetch_and_or(&page->busy, BUSY_ENDED);
-		global(page);
+		ended(page);
 		return 1;
 	}
 	if (what == DISTRUST) {

@@ -315,7 +315,10 @@ int pindown_read_stats(struct pindown_cache *cache, struct pindown_stats *stats)
 enum pindown_reason {
 	/* No reason: changes are told. */
 	PINDOWN_WATCHED = 0,
-	/* The cache keeps nothing: no monitor, or no room by its limits. */
+	/*
+	 * The cache keeps nothing: no monitor, no room by its limits, or the kernel refuses membarrier(2) since the cache was
+	 * opened and a lane that is not used holds up what was taken out.
+	 */
 	PINDOWN_NOT_CACHING = 1,
 	/* The range alone is larger than the limit of bytes. */
 	PINDOWN_TOO_LARGE = 2,

@@ -7,7 +7,8 @@ use crate::range::Range;
 
 /// Pins memory for a device and lets it go again.
 ///
-/// Both calls are made by the threads that use the cache, never while it holds a lock and never on a monitor's thread.
+/// Both calls are made by the threads that use the cache, never while it holds a lock and never on a monitor's thread. They may
+/// block, which holds up the calling thread alone, and may use the cache, by a lane of their own.
 pub trait Registrar: Send + Sync + 'static {
     /// What the registrar needs to let a registration go: a verbs region, the number of a fixed buffer.
     type Pin: Send + 'static;
@@ -17,9 +18,13 @@ pub trait Registrar: Send + Sync + 'static {
     /// # Errors
     /// What stood against it. On ENOMEM, EAGAIN, ENOSPC and EDQUOT, which limits of pinned memory and of registrations
     /// answer, the cache lets idle registrations go and asks again (RCACHE-023); all others reach the caller.
+    ///
+    /// # Panics
+    /// A panic reaches the caller of the cache. Nothing is kept then.
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Self::Pin>>;
 
-    /// Lets the pages go. Never called twice for one pin.
+    /// Lets the pages go. Never called twice for one pin, whatever becomes of the first call: a panic is logged and goes no further,
+    /// since the call in which it happens may be a look-up of other memory.
     fn unpin(&self, pin: Self::Pin);
 }
 

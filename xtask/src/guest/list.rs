@@ -94,7 +94,7 @@ const COMPILER: &str = "compiles a C program";
 /// On Linux 6.1 the pages of a fixed buffer that was taken out were seen to stay pinned for a while, and to count.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 
-/// All of them. Not among them: pindown-helper's tests (it serves nobody without SO_PEERPIDFD, which Linux has from 6.5 on)
+/// All of them. Not among them: pindown-helper's tests (it serves nobody without SO_PASSPIDFD, which Linux has from 6.5 on)
 /// and those of limits of pinned memory, where what io_uring still has pinned counts.
 pub(super) const ALL: &[Case] = &[
     Case {

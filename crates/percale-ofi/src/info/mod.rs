@@ -114,7 +114,10 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
         return Err(error.to_string().into());
     }
     let asked = Asked { node, service, flags, interface: params.interface.as_deref() };
-    let places = places::places(&here.interfaces(), hints, asked)?;
+    let places = places::places(&here.interfaces(), hints, asked).map_err(|why| match here.interfaces_error() {
+        Some(unlisted) => format!("{unlisted}; {why}"),
+        None => why,
+    })?;
     list(&matching, &places, hints).ok_or_else(|| Refusal { code: FI_ENOMEM, why: "out of memory".into() })
 }
 

@@ -68,6 +68,7 @@ pub struct Info {
     verbs: Option<Arc<Adapter>>,
     cma: Result<(), String>,
     interfaces: Vec<Interface>,
+    unlisted: Option<String>,
 }
 
 crate::short_debug!(Info, "Info");
@@ -123,6 +124,7 @@ impl Info {
             verbs: verbs.ok(),
             cma,
             interfaces,
+            unlisted,
         })
     }
 
@@ -143,6 +145,13 @@ impl Info {
     #[must_use]
     pub fn interfaces(&self) -> Vec<&Interface> {
         host::best_first(&self.interfaces)
+    }
+
+    /// Why the network interfaces could not be listed, with the system call: endpoints can be bound to addresses that are
+    /// named only. `None` if they were.
+    #[must_use]
+    pub fn interfaces_error(&self) -> Option<&str> {
+        self.unlisted.as_deref()
     }
 
     /// Limits that an application may meet.

@@ -9,14 +9,16 @@ const HELP: &str = "\
 pindown-helper: tells processes when their memory moved away from the pages that were pinned
 
 It loads small programs into the kernel, which takes root (CAP_BPF and CAP_PERFMON), and serves clients, which need no
-privilege. It stays in the foreground. If it is killed, clients keep what they have.
+privilege. It stays in the foreground until SIGTERM. If it ends, clients keep what they have.
 
-Usage: pindown-helper [--socket PATH] [--per-user N] [--total N]
+Usage: pindown-helper [--socket PATH] [--per-user N] [--total N] [--files-per-user N]
        pindown-helper --check
 
   --socket PATH   where clients connect (/run/pindown.sock)
-  --per-user N    clients of one user at a time (256)
-  --total N       clients of all users at a time (2048)
+  --per-user N    connections, and address spaces, of one user at a time (256)
+  --total N       those of all users at a time (2048, at most 4096)
+  --files-per-user N
+                  watched files of one user, counted for each address space (1024)
   --check         say whether the programs can be loaded here, and why not
   --help          this text
 ";
@@ -41,6 +43,7 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
             "--socket" => socket = value()?.into(),
             "--per-user" => limits.per_user = number(value()?)?,
             "--total" => limits.total = number(value()?)?,
+            "--files-per-user" => limits.files_per_user = number(value()?)?,
             "--check" => {
                 loadable().map_err(|why| why.to_string())?;
                 println!("the programs can be loaded here");

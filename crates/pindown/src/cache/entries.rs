@@ -8,7 +8,7 @@
 
 use std::io;
 
-use super::entry::{Age, BELOW, Entry, WatchedInode};
+use super::entry::{Age, Entry, HIGHEST_START, WatchedInode};
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
@@ -57,7 +57,8 @@ impl Place {
 /// apart for addresses at any stride, and nobody gains by choosing addresses.
 #[inline]
 pub(super) const fn hash(address: u64) -> u64 {
-    (address | BELOW).wrapping_mul(0x9_e377_9b97_f4a7)
+    // With the bits that a look-up adds to the address in any case.
+    (address | HIGHEST_START).wrapping_mul(0x9_e377_9b97_f4a7)
 }
 
 /// The watched file of an entry. All zero is none.

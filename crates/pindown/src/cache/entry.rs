@@ -1,15 +1,24 @@
 //! A registration, as hits find it: where it lies and what it allows, two to a cache line.
 //!
-//! Entries are never moved or freed, and are used again ([`super::entries`]). A reader holds no lock: it has announced
-//! itself ([`super::grace`]), and an entry is filled again only when everybody who had announced himself before it was
-//! taken out has gone. So what a reader finds live is one whole registration, and stays it until the reader is done, however
-//! it came there.
+//! Entries are never moved or freed, and are used again ([`super::entries`]). A reader holds no lock. It sees all words of one
+//! registration, or none, for these reasons:
 //!
-//! Registrations are whole pages: what stands below a page of their first address and of the one after their last is free
-//! for the little that a hit asks or leaves. Which file is watched for it lies apart: few hits ask that.
+//! 1. A reader announces itself ([`super::grace`]) before it loads a word.
+//! 2. The first word that it loads is `start`, which says whether the entry is live. It loads no other unless it is.
+//! 3. `start` says so only after the other words were written, and until the registration is taken out.
+//! 4. An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A reader
+//!    that announced itself later finds it dead, since the thread that takes it out fences all threads in between.
 //!
-//! A reader loads the end first, then the start. So an entry that was never filled, all zero, serves nobody, though it is
-//! not marked as dead: whoever fills it marks it before it has an end.
+//! So a reader that finds the entry live keeps it from being filled again: all that it loads later is of the same registration.
+//! The order of 2 is what this rests on. A reader that loaded `end` first could take the end of a dead registration, and then the
+//! start of the one that has been filled in meanwhile. (A loom model, `model::loom_a_reader_against_an_entry_that_is_filled_again`,
+//! and tests with threads, `tests::racing`.)
+//!
+//! Registrations are whole pages below 2^62: what stands below a page of their first address and of the one after their last is free
+//! for the little that a hit asks or leaves, and so are the upper two bits. Which file is watched for it lies apart: few hits ask
+//! that.
+//!
+//! An entry that was never filled is all zero. That is a dead one.
 
 use crate::access::Access;
 use crate::range::Range;
@@ -22,22 +31,32 @@ pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 /// log2 of the bytes of the smallest page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// Below the first address: not in use, being filled, or no longer valid. Without it, valid as long as the monitor has told
-/// nothing of it.
-const DEAD: u64 = 1 << 11;
+/// Above the first address: valid as long as the monitor has told nothing of it. Without it, the entry is not in use, being filled,
+/// or no longer valid. As a signed number a live start is below all that are not, so one comparison asks for this and the address.
+const LIVE: u64 = 1 << 63;
 
-/// Below the first address: valid only while the watched file's count stands.
-const WATCHED: u64 = 1 << 10;
+/// Above the first address: valid only while the watched file's count stands. Such a start is above all live ones that are not
+/// watched.
+const WATCHED: u64 = 1 << 62;
 
-const _: () = assert!((Access::all().bits() as u64) < WATCHED);
+/// Registrations that end above this are not kept: nobody maps anything there.
+pub(super) const HIGHEST_END: u64 = WATCHED - 1;
+
+/// What stands beside the first address.
+const BESIDE: u64 = LIVE | WATCHED | BELOW;
+
+/// The highest start of a live entry that begins on the page of an address is the address with these bits.
+pub(super) const HIGHEST_START: u64 = LIVE | BELOW;
+
+const _: () = assert!((Access::all().bits() as u64) < BELOW);
 
 /// One registration. All zero is none.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(32))]
 pub(crate) struct Entry {
-    /// Its first address; below it [`DEAD`], [`WATCHED`] and the rights that it has not, so that one load brings all, and a look-up
-    /// asks whether there is anything that stands against it.
+    /// Its first address; above it [`LIVE`] and [`WATCHED`], below it the rights that it has not, so that one load brings all, and a
+    /// look-up asks whether there is anything that stands against it.
     start: AtomicU64,
     /// The address after its last; below it the [time](Age) when it was last used. 0: it may be filled.
     end: AtomicU64,
@@ -109,27 +128,27 @@ impl Entry {
     #[inline]
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
-        self.start.store(self.start.load(Ordering::Relaxed) & !DEAD, Ordering::Release);
+        self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
     /// From now on no hit finds it. Whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Only under the table's lock, so this needs no exchange.
         let start = self.start.load(Ordering::Relaxed);
-        self.start.store(start | DEAD, Ordering::Release);
-        start & DEAD == 0
+        self.start.store(start & !LIVE, Ordering::Release);
+        start & LIVE != 0
     }
 
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.end.load(Ordering::Acquire) != 0 && self.start.load(Ordering::Acquire) & DEAD == 0
+        self.start.load(Ordering::Acquire) & LIVE != 0
     }
 
     /// Fills it, if nobody finds it: not published yet.
     #[inline]
     pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
         let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };
-        self.set([range.start() & !BELOW | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
+        self.set([range.start() & !BESIDE | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
     }
 
     /// The same with what another one has.
@@ -141,10 +160,10 @@ impl Entry {
 
     #[inline]
     fn set(&self, [start, end, local_key, remote_key]: [u64; 4]) {
-        self.start.store(start | DEAD, Ordering::Relaxed);
+        self.start.store(start & !LIVE, Ordering::Relaxed);
         self.local_key.store(local_key, Ordering::Relaxed);
         self.remote_key.store(remote_key, Ordering::Relaxed);
-        self.end.store(end, Ordering::Release);
+        self.end.store(end, Ordering::Relaxed);
     }
 
     /// It may be filled: it was taken out, and nobody uses it any more.
@@ -166,19 +185,27 @@ impl Entry {
     /// The same, and what [`Self::touch`] needs.
     #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
-        let wanted = u64::from(access.bits());
-        let end = self.end.load(Ordering::Acquire);
+        // First whether it is live: see the module.
         let start = self.start.load(Ordering::Acquire);
-        // Both ends of a registration are those of pages, so the last bytes of the range's pages compare with them as the
+        let highest = range.start() | HIGHEST_START;
+        // Most are not watched: one comparison says that too.
+        if start.cast_signed() <= highest.cast_signed() {
+            self.reaches(start, range, access).map(|end| Serves { watched: false, end })
+        } else if (start & !WATCHED).cast_signed() <= highest.cast_signed() {
+            self.reaches(start, range, access).map(|end| Serves { watched: true, end })
+        } else {
+            None
+        }
+    }
+
+    /// Its end, with what stands below it, if that and the rights are enough. For an entry that was found live.
+    #[inline(always)]
+    fn reaches(&self, start: u64, range: Range, access: Access) -> Option<u64> {
+        let end = self.end.load(Ordering::Relaxed);
+        // Both ends of a registration are those of pages, so the last byte of the range's pages compares with them as the
         // range does, whatever stands below them.
-        if start > range.start() | BELOW || (range.end() - 1) | BELOW >= end {
-            return None;
-        }
-        // Most are not watched: one comparison says all of those.
-        if start & (DEAD | WATCHED | wanted) == 0 {
-            return Some(Serves { watched: false, end });
-        }
-        (start & (DEAD | wanted) == 0).then_some(Serves { watched: true, end })
+        let serves = (range.end() - 1) | BELOW < end && start & u64::from(access.bits()) == 0;
+        serves.then_some(end)
     }
 
     /// What it allows.
@@ -216,7 +243,7 @@ impl Entry {
     }
 
     pub(crate) fn range(&self) -> Range {
-        let [start, end] = [&self.start, &self.end].map(|word| word.load(Ordering::Relaxed) & !BELOW);
+        let [start, end] = [&self.start, &self.end].map(|word| word.load(Ordering::Relaxed) & !BESIDE);
         Range::between(start, end).unwrap_or(Range::ALL)
     }
 }

@@ -12,6 +12,10 @@
 //! waited for, its entries' counts are final: nobody finds them, so they only go down.
 //!
 //! Waiting is a state that [`Grace::pass`] looks at; nobody ever blocks for it.
+//!
+//! The kernel may refuse the fence: a filter of system calls that the program has installed since the cache was opened denies it.
+//! Then each lane is waited for until it has had the table's lock once, which fences it as well, and the cache keeps nothing
+//! new meanwhile ([`Grace::lacks_fence`]). A lane that is not used any more has what was taken out stay pinned until it is dropped.
 
 use std::sync::Arc;
 
@@ -46,6 +50,8 @@ pub(crate) struct Counts {
     ended: [AtomicU64; 2],
     /// Uses that their entries count: not waited for here.
     held: AtomicU64,
+    /// The last batch that waited when the lane had the table's lock. Written under it.
+    fenced: AtomicU64,
 }
 
 impl Counts {
@@ -96,6 +102,8 @@ impl Counts {
 enum Waiting {
     /// Nothing.
     No,
+    /// A fence of every thread.
+    ForFence,
     /// Uses of the parity that is not the current one.
     ForOthers,
     /// Uses of the parity that was current before the epoch turned.
@@ -107,6 +115,10 @@ enum Waiting {
 pub(crate) struct Grace {
     lanes: Vec<Arc<Counts>>,
     waiting: Waiting,
+    /// Batches so far.
+    batches: u64,
+    /// Fences every thread, and returns whether it did.
+    fence: fn() -> bool,
     /// Taken out before the fence.
     batch: Vec<u32>,
     /// Taken out since.
@@ -115,14 +127,31 @@ pub(crate) struct Grace {
 
 impl Grace {
     pub(crate) fn new() -> Self {
-        Self { lanes: Vec::new(), waiting: Waiting::No, batch: Vec::new(), next: Vec::new() }
+        Self::with(barrier::heavy)
+    }
+
+    /// With another fence than the kernel's.
+    pub(super) fn with(fence: fn() -> bool) -> Self {
+        Self { lanes: Vec::new(), waiting: Waiting::No, batches: 0, fence, batch: Vec::new(), next: Vec::new() }
     }
 
     /// A lane more.
     pub(crate) fn join(&mut self) -> Arc<Counts> {
         let counts = Arc::new(Counts::default());
+        self.fenced(&counts);
         self.lanes.push(Arc::clone(&counts));
         counts
+    }
+
+    /// The lane has the table's lock: what was taken out before is not found by it any more, and all that it has begun is counted.
+    #[inline]
+    pub(crate) fn fenced(&self, lane: &Counts) {
+        lane.fenced.store(self.batches, Ordering::Relaxed);
+    }
+
+    /// Whether what was taken out waits for lanes because the kernel refuses the fence.
+    pub(crate) fn lacks_fence(&self) -> bool {
+        self.waiting == Waiting::ForFence
     }
 
     /// A lane less, if nothing of it is under way; else it stays, and holds up whatever is taken out, for ever, or what its
@@ -157,10 +186,15 @@ impl Grace {
     /// Whether nobody uses the batch any more.
     fn step(&mut self, epoch: &AtomicU64) -> bool {
         if self.waiting == Waiting::No {
-            if !barrier::heavy() {
-                return false; // Whether uses have ended cannot be known: what was taken out stays pinned.
-            }
             std::mem::swap(&mut self.batch, &mut self.next);
+            self.batches += 1;
+            self.waiting = Waiting::ForFence;
+        }
+        if self.waiting == Waiting::ForFence {
+            let have_been_here = || self.lanes.iter().all(|lane| lane.fenced.load(Ordering::Relaxed) == self.batches);
+            if !(self.fence)() && !have_been_here() {
+                return false; // Whether uses have ended cannot be known yet.
+            }
             self.waiting = Waiting::ForOthers;
         }
         let now = || Parity::of(epoch.load(Ordering::Relaxed));

@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use slab::Slab;
 
 use super::entry::WatchedInode;
+use super::miss::Unfinished;
 use super::table::Out;
 use super::tree::Tree;
 use super::{Cache, LookupError, Shared};
@@ -77,6 +78,17 @@ pub enum Waited {
 
 /// How long a wait sleeps at a time, for the sake of those whom no ring reached.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// The same while the monitor is telling something.
+const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
+
+/// What a look for changes found.
+enum Checked {
+    /// All that was told is taken in; a registration that has changed, if there is one.
+    Told(Option<Handle>),
+    /// The monitor is in the middle of telling something.
+    Unsettled,
+}
 
 #[derive(Debug)]
 struct Own<P> {
@@ -188,8 +200,10 @@ impl<R: Registrar> Cache<R> {
             shared.settle(&mut table);
             (table.begin(pages), shared.journal.busy())
         };
-        let watched = shared.monitor.watch(pages, access);
+        let mut unfinished = Unfinished { shared, ticket, is_look_up: false, watched: None };
+        let watched = unfinished.watch(pages, access);
         let pinned = shared.pin(pages, access);
+        std::mem::forget(unfinished);
         let mut table = shared.table();
         let settled = shared.settle(&mut table);
         let undisturbed = table.end(ticket);
@@ -224,19 +238,13 @@ impl<R: Registrar> Cache<R> {
     /// A registration whose memory has changed before this call, each once; `None` if there is none (MON-043 to MON-047).
     /// Called before each use of a registration, it is enough to never use a stale one.
     pub fn check(&self) -> Option<Handle> {
-        let shared = &*self.0;
-        if shared.journal.forked() {
-            return None;
+        loop {
+            match self.0.check() {
+                Checked::Told(changed) => return changed,
+                // The monitor is telling something that this call must not miss.
+                Checked::Unsettled => std::thread::yield_now(),
+            }
         }
-        let mut table = shared.table();
-        while !shared.settle(&mut table) {
-            // The monitor is telling something that this call must not miss.
-            drop(table);
-            std::thread::yield_now();
-            table = shared.table();
-        }
-        table.handles.compare_files(&shared.journal);
-        table.handles.changed.pop_front()
     }
 
     /// Waits until there is one (MON-048), for as long as `timeout` says. Of several threads that wait, at
@@ -251,24 +259,30 @@ impl<R: Registrar> Cache<R> {
         // From here on changes ring; what was told before is found by the first check.
         let waiting = bell.map(Waiting::on);
         loop {
-            if let Some(handle) = self.check() {
-                return Ok(Waited::Changed(handle));
-            }
+            let slice = match shared.check() {
+                Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
+                Checked::Told(None) => SLICE,
+                // The monitor may be in the middle of telling something, or gone: then no look ever settles.
+                Checked::Unsettled => UNSETTLED_SLICE,
+            };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(Waited::TimedOut);
             }
-            let left = left.map_or(SLICE, |left| left.min(SLICE));
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let left = left.map_or(slice, |left| left.min(slice));
+            let left_ns = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut fds = [&shared.interrupt; 2].map(|interrupt| PollFd::new(interrupt, PollFlags::IN));
             if let Some(waiting) = &waiting {
                 fds[1] = PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN);
             }
-            match rustix::event::poll(&mut fds, Some(&left)) {
+            match rustix::event::poll(&mut fds, Some(&left_ns)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            if !fds[0].revents().is_empty() {
+            if fds.iter().any(|fd| fd.revents().intersects(PollFlags::NVAL | PollFlags::ERR | PollFlags::HUP)) {
+                // The application has closed one: polling does not sleep any more.
+                std::thread::sleep(left);
+            } else if !fds[0].revents().is_empty() {
                 let mut count = [0; 8];
                 // Another waiter may have taken it; then this one waits on.
                 if rustix::io::read(&shared.interrupt, &mut count).is_ok() {
@@ -289,6 +303,19 @@ impl<R: Registrar> Cache<R> {
 }
 
 impl<R: Registrar> Shared<R> {
+    /// Looks for a change, once.
+    fn check(&self) -> Checked {
+        if self.journal.forked() {
+            return Checked::Told(None);
+        }
+        let mut table = self.table();
+        if !self.settle(&mut table) {
+            return Checked::Unsettled;
+        }
+        table.handles.compare_files(&self.journal);
+        Checked::Told(table.handles.changed.pop_front())
+    }
+
     /// What ends a wait from outside.
     pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

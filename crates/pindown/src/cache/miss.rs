@@ -24,6 +24,7 @@ impl<R: Registrar> Shared<R> {
         let mut out = Vec::new();
         let (ticket, kept, wide) = {
             let mut table = self.table();
+            table.grace.fenced(lane);
             let settled = self.settle(&mut table);
             if settled && let Some(number) = self.find(&mut table, range, access) {
                 table.stats.slow_hits += 1;
@@ -47,15 +48,17 @@ impl<R: Registrar> Shared<R> {
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
+        let mut unfinished = Unfinished { shared: self, ticket, is_look_up: true, watched: None };
         if !out.is_empty() {
             self.let_go(out.drain(..));
         }
-        let merged = if wide == pages { None } else { self.register_merged(kept, wide, access) };
+        let merged = if wide == pages { None } else { self.register_merged(kept, wide, access, &mut unfinished) };
         let registered = if merged.is_some() { wide } else { pages };
         let (watched, pinned) = merged.unwrap_or_else(|| {
-            let watched = kept.and_then(|()| self.monitor.watch(pages, access));
+            let watched = kept.and_then(|()| unfinished.watch(pages, access));
             (watched, self.pin(pages, access))
         });
+        std::mem::forget(unfinished);
         let (found, unused) = {
             let mut table = self.table();
             let settled = self.settle(&mut table);
@@ -92,12 +95,14 @@ impl<R: Registrar> Shared<R> {
         kept: Result<(), Refusal>,
         wide: Range,
         access: Access,
+        unfinished: &mut Unfinished<'_, R>,
     ) -> Option<(Result<Watched, Refusal>, io::Result<Pinned<R::Pin>>)> {
         kept.ok()?;
-        let watched = self.monitor.watch(wide, access).ok()?;
+        let watched = unfinished.watch(wide, access).ok()?;
         match self.registrar.pin(wide, access) {
             Ok(pinned) => Some((Ok(watched), Ok(pinned))),
             Err(_) => {
+                unfinished.watched = None;
                 self.unwatch(Some(watched));
                 None
             }
@@ -225,6 +230,35 @@ impl<R: Registrar> Shared<R> {
             }
             self.let_go(out);
         }
+    }
+}
+
+/// A registration that has begun: ended without one if the registrar, or an application that is asked what it watches, panics.
+pub(super) struct Unfinished<'a, R: Registrar> {
+    pub(super) shared: &'a Shared<R>,
+    pub(super) ticket: u64,
+    /// Counted as a failure then.
+    pub(super) is_look_up: bool,
+    pub(super) watched: Option<Watched>,
+}
+
+impl<R: Registrar> Unfinished<'_, R> {
+    /// Has the monitor watch the range for the registration.
+    pub(super) fn watch(&mut self, range: Range, access: Access) -> Result<Watched, Refusal> {
+        let watched = self.shared.monitor.watch(range, access);
+        self.watched = watched.ok();
+        watched
+    }
+}
+
+impl<R: Registrar> Drop for Unfinished<'_, R> {
+    fn drop(&mut self) {
+        {
+            let mut table = self.shared.table();
+            table.end(self.ticket);
+            table.stats.failures += u64::from(self.is_look_up);
+        }
+        self.shared.unwatch(self.watched);
     }
 }
 

@@ -30,6 +30,8 @@ mod tree;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+#[cfg(not(loom))]
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
@@ -274,7 +276,7 @@ impl<R: Registrar> Shared<R> {
         }
         let pin = self.table().single_ended(number);
         if let Some(pin) = pin {
-            self.registrar.unpin(pin);
+            self.unpin(pin);
         }
     }
 
@@ -294,9 +296,22 @@ impl<R: Registrar> Shared<R> {
     /// Outside the lock.
     fn let_go(&self, all: impl IntoIterator<Item = Out<R::Pin>>) {
         for Out { pin, inode, locked } in all {
-            self.registrar.unpin(pin);
+            self.unpin(pin);
             locked.into_iter().for_each(|range| self.monitor.unlock(range));
             inode.into_iter().for_each(|inode| self.monitor.unwatch(inode));
+        }
+    }
+
+    /// A panic of the registrar ends here: the call that unpins may be a look-up of other memory, and what else it unpins is not to
+    /// stay pinned.
+    fn unpin(&self, pin: R::Pin) {
+        // In a model every panic is a fault that was found.
+        #[cfg(loom)]
+        self.registrar.unpin(pin);
+        #[cfg(not(loom))]
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.registrar.unpin(pin))) {
+            std::mem::forget(panic); // Dropping it may panic.
+            tracing::error!("a registrar panicked while it unpinned memory: the memory counts as unpinned");
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::entry::Age;
 use super::*;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
@@ -16,6 +17,11 @@ use crate::registrar::Pinned;
 
 /// Pins that a model makes at most.
 const PINS: usize = 8;
+
+/// Two ranges with the same first page, of different length.
+fn ranges() -> [Range; 2] {
+    [0x1_0000, 0x1000].map(|len| Range::new(0x10_0000, len).expect("a range"))
+}
 
 struct World {
     /// Which pages are at the address.
@@ -255,5 +261,186 @@ fn loom_a_late_reader_against_two_graces() {
             }
         }
         reader.join().expect("no panic");
+    });
+}
+
+/// An entry is taken out and filled with another registration while a reader, which may announce itself at any moment, looks at it and
+/// marks it used.
+fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, Access), allowed: &'static [u64]) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(move || {
+        let epoch = Arc::new(AtomicU64::new(0));
+        let entry = Arc::new(Entry::zero());
+        let fill = |key, (range, access): (Range, Access)| {
+            entry.fill(range, access, &Pinned { pin: (), local_key: key, remote_key: key + 10 }, false);
+            entry.publish(Age::of(key));
+        };
+        let mut grace = grace::Grace::new();
+        let counts = grace.join();
+        let reader = loom::thread::spawn({
+            let (epoch, entry) = (Arc::clone(&epoch), Arc::clone(&entry));
+            move || {
+                let parity = Parity::of(epoch.load(Ordering::Relaxed));
+                counts.begin(parity);
+                if let Some(serves) = entry.how_serves(asks.0, asks.1) {
+                    entry.touch(serves, Age::of(9));
+                    let (local, remote) = entry.keys();
+                    assert!(allowed.contains(&local), "the key of another registration: {local}");
+                    assert_eq!(remote, local + 10, "keys of two registrations");
+                }
+                counts.end(parity);
+            }
+        });
+        fill(1, first);
+        entry.kill();
+        grace.retire(0);
+        let mut is_free = false;
+        for _ in 0..2 {
+            grace.pass(&epoch, |_| is_free = true);
+        }
+        if is_free {
+            entry.vacate();
+            fill(2, second);
+        }
+        reader.join().expect("no panic");
+        let (range, access) = if is_free { second } else { first };
+        assert_eq!((entry.range(), entry.rights(), entry.is_live()), (range, access, is_free));
+    });
+}
+
+#[test]
+fn loom_a_reader_against_an_entry_that_is_filled_again_with_a_shorter_range() {
+    let [long, short] = ranges();
+    filled_again((long, Access::empty()), (short, Access::empty()), (long, Access::empty()), &[1]);
+}
+
+#[test]
+fn loom_a_reader_against_an_entry_that_is_filled_again_with_a_longer_range() {
+    let [long, short] = ranges();
+    filled_again((short, Access::empty()), (long, Access::empty()), (long, Access::empty()), &[2]);
+}
+
+#[test]
+fn loom_a_reader_against_an_entry_that_is_filled_again_with_other_rights() {
+    let [long, short] = ranges();
+    filled_again((long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
+}
+
+/// What each pin of a model was made for.
+#[derive(Default)]
+struct Ledger {
+    pins: AtomicU64,
+    ranges: [[AtomicU64; 2]; PINS],
+    unpinned: [AtomicBool; PINS],
+}
+
+impl Registrar for Arc<Ledger> {
+    type Pin = usize;
+
+    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<usize>> {
+        let pin = self.pins.fetch_add(1, Ordering::SeqCst) as usize;
+        self.ranges[pin][0].store(range.start(), Ordering::SeqCst);
+        self.ranges[pin][1].store(range.end(), Ordering::SeqCst);
+        Ok(Pinned { pin, local_key: pin as u64, remote_key: pin as u64 + 100 })
+    }
+
+    fn unpin(&self, pin: usize) {
+        assert!(!self.unpinned[pin].swap(true, Ordering::SeqCst), "unpinned twice");
+    }
+}
+
+impl Ledger {
+    /// A cache with room for so many.
+    fn cache(count: u32, merging: bool) -> (Arc<Self>, Cache<Arc<Self>>, Notifier) {
+        let ledger = Arc::new(Self::default());
+        let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+        let cache = Cache::builder(Arc::clone(&ledger)).monitor(Choice::Imported(imported)).max_count(count);
+        (ledger, cache.merging(merging).open().expect("opens"), notifier)
+    }
+
+    /// One transfer: its key is that of one registration that holds all its bytes, and that stays while it is used.
+    fn transfer(&self, lane: &Lane<Arc<Self>>, range: Range) {
+        let used = lane.get(range, Access::empty()).expect("registered");
+        let pin = used.local_key() as usize;
+        assert_eq!(used.remote_key(), pin as u64 + 100, "keys of two registrations");
+        let [start, end] = [0, 1].map(|word| self.ranges[pin][word].load(Ordering::SeqCst));
+        let pinned = Range::between(start, end).expect("was pinned");
+        assert!(pinned.contains(range), "asked for {range}, given the key of {pinned}");
+        assert!(!self.unpinned[pin].load(Ordering::SeqCst), "unpinned while in use");
+        lane.end(used);
+    }
+}
+
+/// There is room for one of the two ranges: each registration takes the place, and perhaps the entry, of the other.
+#[test]
+fn loom_two_ranges_that_evict_each_other() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (ledger, cache, _notifier) = Ledger::cache(1, false);
+        let lane = cache.lane();
+        let [long, short] = ranges();
+        ledger.transfer(&lane, long);
+        let other = loom::thread::spawn({
+            let (ledger, cache) = (Arc::clone(&ledger), cache.clone());
+            move || {
+                let lane = cache.lane();
+                cache.flush();
+                cache.sweep();
+                ledger.transfer(&lane, short);
+            }
+        });
+        ledger.transfer(&lane, long);
+        other.join().expect("no panic");
+    });
+}
+
+/// The same while the first range changes.
+#[test]
+fn loom_two_ranges_and_a_change() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (ledger, cache, notifier) = Ledger::cache(2, false);
+        let lane = cache.lane();
+        let [long, short] = ranges();
+        ledger.transfer(&lane, long);
+        let other = loom::thread::spawn({
+            let (ledger, cache) = (Arc::clone(&ledger), cache.clone());
+            move || {
+                notifier.changed(short);
+                cache.sweep();
+                let lane = cache.lane();
+                ledger.transfer(&lane, short);
+            }
+        });
+        ledger.transfer(&lane, long);
+        other.join().expect("no panic");
+        ledger.transfer(&lane, long);
+    });
+}
+
+/// A registration is merged with its neighbour while others look both up.
+#[test]
+fn loom_look_ups_against_a_merge() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (ledger, cache, _notifier) = Ledger::cache(2, true);
+        let lane = cache.lane();
+        let [first, second] = [0x10_0000, 0x10_1000].map(|start| Range::new(start, 0x1000).expect("a range"));
+        ledger.transfer(&lane, first);
+        let other = loom::thread::spawn({
+            let (ledger, cache) = (Arc::clone(&ledger), cache.clone());
+            move || {
+                let lane = cache.lane();
+                ledger.transfer(&lane, second);
+                cache.sweep();
+            }
+        });
+        ledger.transfer(&lane, first);
+        ledger.transfer(&lane, second);
+        other.join().expect("no panic");
     });
 }

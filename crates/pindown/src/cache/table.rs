@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use slab::Slab;
 
 use super::entries::{Entries, Place};
-use super::entry::{Age, Entry, WatchedInode};
+use super::entry::{Age, Entry, HIGHEST_END, WatchedInode};
 use super::grace::Grace;
 use super::handles::Handles;
 use super::stats::Stats;
@@ -191,12 +191,18 @@ impl<P> Table<P> {
         place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
     }
 
+    /// Registrations that have begun.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn registering(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether a registration of so many bytes can be kept at all.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
-        if self.limits.count == 0 {
+        if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
-        } else if range.len() > self.limits.bytes || range.end() == u64::MAX {
-            // The last page of the address space ends where no entry can say; nobody maps anything there.
+        } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
+            // An entry cannot say where it ends; nobody maps anything there.
             Err(Refusal::TooLarge)
         } else {
             Ok(())
@@ -294,7 +300,7 @@ impl<P> Table<P> {
     /// Whether so much waits that it should not wait longer: a fence of all threads is paid for a batch, not for each.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
-        count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
+        self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
     /// Where entry `number` is found by this page from now on, if there is room. Copies that it outdoes go, at once if nobody is in

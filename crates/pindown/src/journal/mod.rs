@@ -10,16 +10,20 @@
 
 pub(crate) mod bell;
 pub(crate) mod page;
+mod process;
 mod wiped;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
+pub(crate) use process::OfProcess;
 #[cfg(not(loom))]
 pub(crate) use wiped::Home;
 pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
 
+#[cfg(not(loom))]
+use crate::sync::fence;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One cache's view of a monitor's page.
@@ -87,10 +91,14 @@ impl Journal {
     #[inline]
     fn changing(&self) -> bool {
         use crate::monitor::userfaultfd::sys::{Asked, ask};
-        match self.asked.map(ask) {
-            None | Some(Asked::Settled) => false,
-            Some(Asked::Changing) => true,
-            Some(Asked::Closed) => {
+        let Some(asked) = self.asked else { return false };
+        let answer = ask(asked);
+        // What the journal is asked next is not read before the kernel has answered: a system call orders no loads by itself.
+        fence(Ordering::Acquire);
+        match answer {
+            Asked::Settled => false,
+            Asked::Changing => true,
+            Asked::Closed => {
                 self.page.end();
                 true
             }
@@ -186,8 +194,8 @@ fn nowhere() -> &'static AtomicU64 {
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
     {
-        static SILENT: std::sync::OnceLock<&Page> = std::sync::OnceLock::new();
-        SILENT.get_or_init(|| Box::leak(Page::boxed()))
+        static SILENT: OfProcess<&Page> = OfProcess::new();
+        *SILENT.lock(|| Box::leak(Page::boxed()))
     }
     // Loom's atomics belong to one run of a model.
     #[cfg(loom)]

@@ -7,14 +7,21 @@
 
 use std::io;
 use std::ops::Deref;
-use std::sync::Mutex;
 
+use super::OfProcess;
 use crate::sync::{AtomicU64, Ordering};
 
 /// A word of its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Line(AtomicU64);
+pub(super) struct Line(AtomicU64);
+
+#[cfg(not(loom))]
+impl Line {
+    pub(super) fn word(&self) -> &AtomicU64 {
+        &self.0
+    }
+}
 
 /// One word, given back when it is dropped.
 #[derive(Debug)]
@@ -42,7 +49,7 @@ impl Home {
 }
 
 /// Words that nobody uses.
-static FREE: Mutex<Vec<&'static Line>> = Mutex::new(Vec::new());
+static FREE: OfProcess<Vec<&'static Line>> = OfProcess::new();
 
 impl Wiped {
     /// A word with this value.
@@ -50,7 +57,7 @@ impl Wiped {
     /// # Errors
     /// What `mmap` or `madvise` says.
     pub(crate) fn new(value: u64) -> io::Result<Self> {
-        let mut free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut free = FREE.lock(Vec::new);
         if free.is_empty() {
             free.extend(page()?);
         }
@@ -80,13 +87,13 @@ impl Drop for Wiped {
     fn drop(&mut self) {
         // Loom's atomics belong to one run of a model.
         #[cfg(not(loom))]
-        FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.0);
+        FREE.lock(Vec::new).push(self.0);
     }
 }
 
 /// A fresh page of words, which stays for as long as the process lives.
 #[cfg(not(loom))]
-fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     let len = rustix::param::page_size();
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.

@@ -6,11 +6,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, EventBell, Page};
+use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::range::{Range, RangeError};
 
 /// Tells caches what changed. Any thread may; no call allocates, locks or waits.
@@ -100,12 +100,12 @@ struct Lent {
 }
 
 /// Pages that nobody uses.
-static FREE: Mutex<Vec<&'static Page>> = Mutex::new(Vec::new());
+static FREE: OfProcess<Vec<&'static Page>> = OfProcess::new();
 
 impl Lent {
     fn new() -> io::Result<Self> {
         let bell = EventBell::new()?;
-        let free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+        let free = FREE.lock(Vec::new).pop();
         Ok(Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())), bell })
     }
 }
@@ -114,6 +114,6 @@ impl Drop for Lent {
     fn drop(&mut self) {
         // Loom's atomics belong to one run of a model.
         #[cfg(not(loom))]
-        FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.page);
+        FREE.lock(Vec::new).push(self.page);
     }
 }

@@ -137,7 +137,8 @@ fn boxed(monitor: impl Monitor + 'static) -> Box<dyn Monitor> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The cache keeps nothing: no monitor, or no room by its limits.
+    /// The cache keeps nothing: no monitor, no room by its limits, or the kernel refuses membarrier(2) since the cache was opened and a
+    /// lane that is not used holds up what was taken out.
     NotCaching,
     /// The range alone is larger than the cache's limit of bytes.
     TooLarge,

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -24,9 +24,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
 use crate::calls::named;
-use crate::journal::{Bell, Page, Wiped};
+use crate::journal::{Bell, OfProcess, Page};
 use crate::range::{Range, page_size};
-use crate::sync::Ordering;
 
 /// Sealed memory: zeroed, page-aligned, whole pages, for one owner.
 ///
@@ -97,9 +96,6 @@ impl fmt::Debug for Sealed {
 /// All sealed memory of the process.
 #[derive(Debug)]
 struct Pool {
-    /// Reads 1 in the process whose it is, 0 in its forks: those share their parent's arenas, and must not hand them out. There before
-    /// any arena.
-    own: Option<Wiped>,
     /// Every arena.
     arenas: Vec<Range>,
     /// Free ranges by their start: neighbours are one, within an arena.
@@ -113,16 +109,12 @@ struct Ptr(NonNull<u8>);
 // SAFETY: only an address; who takes it from the pool has it alone.
 unsafe impl Send for Ptr {}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { own: None, arenas: Vec::new(), free: BTreeMap::new() });
+static POOL: OfProcess<Pool> = OfProcess::new();
 
 /// This process' pool.
 fn pool() -> MutexGuard<'static, Pool> {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    // A load: each miss asks here.
-    if pool.own.as_ref().is_some_and(|own| own.load(Ordering::Relaxed) == 0) {
-        *pool = Pool { own: None, arenas: Vec::new(), free: BTreeMap::new() };
-    }
-    pool
+    // No system call: each miss asks here.
+    POOL.lock(|| Pool { arenas: Vec::new(), free: BTreeMap::new() })
 }
 
 /// Bytes of an arena, unless more are asked for.
@@ -137,9 +129,6 @@ impl Pool {
             Some(found) => found,
             None => {
                 let bytes = len.max(ARENA);
-                if self.own.is_none() {
-                    self.own = Some(Wiped::new(1)?);
-                }
                 let arena = arena(bytes)?;
                 let start = arena.addr().get();
                 self.arenas.extend(Range::new(start as u64, bytes as u64));

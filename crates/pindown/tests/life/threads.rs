@@ -1,7 +1,13 @@
 //! Threads and forks.
 #![expect(unsafe_code, reason = "forks; each block states its own reason")]
 
-use pindown::{Access, Lane, LookupError};
+use std::io;
+use std::time::Duration;
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Notifier;
+use pindown::monitor::userfaultfd::{Settings, Unseen};
+use pindown::{Access, Cache, Lane, LookupError, Pinned, Range, Registrar, Waited};
 
 use crate::oracle::{Memory, Oracle, Outcome, PAGE, World, advise, call, done, map_anew, pattern, store, unmap};
 use crate::{forked, inner_pages, range};
@@ -40,6 +46,85 @@ fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
     world.lane.end(used);
     for fd in [gate, other] {
         done(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Pins nothing.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Pin = ();
+
+    fn pin(&self, _range: Range, _access: Access) -> io::Result<Pinned<()>> {
+        Ok(Pinned { pin: (), local_key: 0, remote_key: 0 })
+    }
+
+    fn unpin(&self, _pin: ()) {}
+}
+
+/// Closes the descriptors of this process whose names in /proc contain that; how many there were.
+fn close_all(name: &str) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").expect("is there").flatten();
+    let named =
+        all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().contains(name)));
+    let numbers = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let numbers: Vec<i32> = numbers.collect();
+    for number in &numbers {
+        // SAFETY: in a child that ends soon. What is asked of its objects after this is whether they notice.
+        unsafe { libc::close(*number) };
+    }
+    numbers.len()
+}
+
+/// The application has closed what the monitor, or the wait, needs: a wait ends when its time is up all the same.
+#[test]
+fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
+    for name in ["userfaultfd", "eventfd"] {
+        let ended = forked(|| {
+            // SAFETY: a call that takes a number. It ends a child that waits for ever.
+            unsafe { libc::alarm(60) };
+            let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+            let userfaultfd = Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
+            let choice = if name == "eventfd" { Choice::Imported(imported) } else { userfaultfd };
+            let Ok(cache) = Cache::builder(Nothing).monitor(choice).open() else { return 2 };
+            assert!(close_all(name) > 0);
+            let ended =
+                matches!(cache.wait(Some(Duration::from_millis(300))), Ok(Waited::TimedOut | Waited::Changed(_)));
+            // Their descriptors are closed.
+            std::mem::forget((cache, notifier));
+            ended.into()
+        });
+        if ended == 2 {
+            eprintln!("skipped: this system has no userfaultfd");
+        } else {
+            assert_eq!(ended, 1, "{name}");
+        }
+    }
+}
+
+/// A child that is forked while another thread opens the first cache of a monitor opens one itself: it waits for no lock that the
+/// thread has.
+#[test]
+fn mon_019_mon_034_a_child_opens_a_cache_whatever_other_threads_were_doing() {
+    const ROUNDS: usize = 60;
+    let open = |choice: Choice| Cache::builder(Nothing).monitor_or_none(choice).open().map(drop).is_ok();
+    let userfaultfd = || Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
+    // A monitor is begun once in a process: so each round has a process of its own.
+    for _ in 0..ROUNDS {
+        let all_opened = forked(|| {
+            let thread = std::thread::spawn(move || open(userfaultfd()) && open(Choice::Sealed));
+            let children: Vec<bool> = (0..8)
+                .map(|_| {
+                    forked(|| {
+                        // SAFETY: a call that takes a number. It ends a child that waits for ever.
+                        unsafe { libc::alarm(60) };
+                        u8::from(open(userfaultfd()) && open(Choice::Sealed) && open(Choice::None))
+                    }) == 1
+                })
+                .collect();
+            u8::from(thread.join().is_ok_and(|opened| opened) && children.iter().all(|opened| *opened))
+        });
+        assert_eq!(all_opened, 1);
     }
 }
 

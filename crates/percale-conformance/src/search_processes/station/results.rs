@@ -112,9 +112,10 @@ impl<A: Ownership + 'static> Station<A> {
         what: &str,
     ) {
         ledger.counts.failed += 1;
-        // At the address of an endpoint that has ended a successor may return what a caller says of itself.
-        let reflected = ledger.plan.has("successor") && text.contains("it claims to be the calling endpoint");
-        let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || reflected;
+        // At the address of an endpoint that has ended a successor may return what a caller says of itself, or answer another question.
+        let misled = ["it claims to be the calling endpoint", "it answered what was not asked"];
+        let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
+        let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;
         let never = matches!(
             code,
             ErrorCode::Protocol

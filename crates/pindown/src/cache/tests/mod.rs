@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+mod fences;
 mod handles;
 mod held;
 mod merging;
+mod registrars;
 use crate::Pinned;
 use crate::monitor::imported::Notifier;
 use crate::monitor::{Choice, Refusal};
@@ -58,6 +60,14 @@ impl Memory {
     }
 }
 
+/// Ends the process unless that holds: the cache contains panics of registrars.
+fn must(holds: bool, what: &str) {
+    if !holds {
+        eprintln!("{what}");
+        std::process::abort();
+    }
+}
+
 impl Registrar for Arc<Memory> {
     type Pin = u64;
 
@@ -75,7 +85,7 @@ impl Registrar for Arc<Memory> {
     }
 
     fn unpin(&self, pin: u64) {
-        assert!(self.pins.lock().expect("whole").remove(&pin).is_some(), "{pin} is unpinned once");
+        must(self.pins.lock().expect("whole").remove(&pin).is_some(), "a pin is undone twice");
         self.unpinned.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,12 +1,11 @@
 //! The kernel tier, as a cache has it: one for the process, since each loading of the programs costs the machine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::{Monitor as Reports, Slot, Unavailable, Watch};
 use crate::access::Access;
 use crate::cache::entry::WatchedInode;
-use crate::journal::{Bell, Page};
+use crate::journal::{Bell, OfProcess, Page};
 use crate::mapping::Mappings;
 use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched};
@@ -14,7 +13,7 @@ use crate::range::Range;
 
 /// Lives as long as the process, for hits read its page by a plain reference. A fork loads its own, and so does a process whose last one
 /// has ended.
-static REPORTS: Mutex<Option<&'static Reports>> = Mutex::new(None);
+static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
 
 /// Misses between two looks whether programs were skipped.
 const LOOK_EVERY: u32 = 256;
@@ -33,9 +32,9 @@ impl BpfMonitor {
     /// # Errors
     /// Why there is no kernel tier here.
     pub(crate) fn open() -> Result<Self, Unavailable> {
-        let mut known = REPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = REPORTS.lock(|| None);
         let reports = match *known {
-            Some(reports) if reports.is_here() && !reports.page().has_ended() => reports,
+            Some(reports) if !reports.page().has_ended() => reports,
             _ => *known.insert(Box::leak(Box::new(Reports::open()?))),
         };
         Ok(Self { reports, mappings: Mappings::open().ok(), known: Known::default(), misses: AtomicU32::new(0) })

@@ -5,12 +5,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::bell;
 use super::load::{self, Loaded};
 use super::page::{self, Page, SLOTS, Slot};
+use super::publish::{Maps, Progress, Published, Publisher, Put, Take};
+use super::quota::Charge;
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::sys;
 
@@ -32,9 +34,6 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// File systems of this machine, whose files change by nothing but system calls here: ext4, XFS, Btrfs, F2FS, ramfs,
 /// EROFS, SquashFS. A private mapping of another one's file may be truncated by a server.
 const LOCAL: [u64; 8] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x8584_58f6, 0xe0f5_e1e2, 0x7371_7368, TMPFS];
-
-/// How long a call that began before a page was there may take to end.
-const QUIET: Duration = Duration::from_secs(2);
 
 /// What `identify` answered: `struct question` in bpf/page.h.
 #[derive(Clone, Copy, Debug)]
@@ -66,45 +65,94 @@ impl Answer {
 }
 
 /// An inode and how many times the client asked for it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Watched {
-    inode: (u64, u64),
+    inode: Inode,
     uses: u64,
+    /// What the subscription costs its user; given back when this is dropped.
+    _charge: Option<[Charge; 2]>,
 }
+
+/// A file: device and number.
+pub(super) type Inode = (u64, u64);
+
+/// Names an address space that is reported on, from [`Kernel::admit`] on. No other is ever given the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SpaceId(u64);
 
 /// One address space that is reported on.
 #[derive(Debug)]
 struct Space {
-    map: OwnedFd,
+    /// The kernel's pointer to it. It names this space until the page has ended, and then perhaps another.
+    mm: u64,
+    map: Arc<OwnedFd>,
     page: Page,
-    /// The ring that wakes who waits, and its place among all.
-    bell: OwnedFd,
-    number: u32,
-    /// The process that asked first.
-    owner: OwnedFd,
+    /// The ring that wakes waiting threads.
+    bell: Arc<OwnedFd>,
+    /// Names the ring and the page to the programs.
+    name: u64,
     slots: [Option<Watched>; SLOTS],
+    /// Whether the programs know the page.
+    progress: Progress,
+    /// Whether the page was given away.
+    used: bool,
+    /// What the page costs its user.
+    charge: Option<Charge>,
 }
 
 /// The programs and their maps.
 #[derive(Debug)]
 pub(super) struct Kernel {
     loaded: Loaded,
-    spaces: HashMap<u64, Space>,
+    publisher: Publisher,
+    spaces: HashMap<SpaceId, Space>,
+    /// The latest space that each pointer named.
+    by_mm: HashMap<u64, SpaceId>,
+    /// How many spaces were admitted so far.
+    admitted: u64,
     /// How many pages count each inode.
-    inodes: HashMap<(u64, u64), usize>,
+    inodes: HashMap<Inode, usize>,
 }
 
-/// Who a process is, without doubt.
+/// What is known of a process at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
-    /// Its address space: the kernel's own pointer, which leaves this process in no message.
-    pub(super) mm: u64,
+    /// The pointer to its address space, which leaves this process in no message.
+    mm: u64,
     dumpable: bool,
     euid: u32,
+    /// Threads inside a call that must be reported when it begins.
     beginning: u64,
     /// Workers of io_uring may be in the middle of a change that was not seen to begin, or tasks of other processes that have the address
     /// space, too.
     unseen: bool,
+}
+
+impl Identity {
+    fn of(Answer(answer): &Answer) -> Option<Self> {
+        (answer[Answer::MM] != 0).then_some(Self {
+            mm: answer[Answer::MM],
+            dumpable: answer[Answer::DUMPABLE] == 1,
+            euid: answer[Answer::EUID] as u32,
+            beginning: answer[Answer::BEGINNING],
+            unseen: answer[Answer::WORKING] != 0 || answer[Answer::USERS] > answer[Answer::TASKS],
+        })
+    }
+
+    /// Whether the process runs for `user` and its user may look into it: a program that gained privileges, or that hides
+    /// its memory from its user, is not.
+    pub(super) fn is_of(&self, user: u32) -> bool {
+        self.dumpable && self.euid == user
+    }
+}
+
+/// A process and the mapping at the address that it asked for.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) identity: Identity,
+    /// Why nothing is known of the mapping: [`Unwatchable::Locked`] passes, so the caller asks again.
+    pub(super) refused: Option<Unwatchable>,
+    answer: Answer,
 }
 
 impl Kernel {
@@ -112,8 +160,34 @@ impl Kernel {
         Ok(Self::with(load::load()?))
     }
 
-    pub(super) fn with(loaded: Loaded) -> Self {
-        Self { loaded, spaces: HashMap::new(), inodes: HashMap::new() }
+    /// As [`Self::load`], with a thread that publishes pages: [`Self::admit`] does not wait for the kernel.
+    pub(super) fn load_for_others() -> Result<Self, Unavailable> {
+        let (loaded, maps) = load::load()?;
+        let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
+        Ok(Self::publishing(loaded, publisher))
+    }
+
+    pub(super) fn with((loaded, maps): (Loaded, Maps)) -> Self {
+        Self::publishing(loaded, Publisher::Here(maps))
+    }
+
+    fn publishing(loaded: Loaded, publisher: Publisher) -> Self {
+        let (spaces, by_mm, inodes) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { loaded, publisher, spaces, by_mm, admitted: 0, inodes }
+    }
+
+    /// Readable after a page was published, until [`Self::clear_published`].
+    pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
+        self.publisher.published()
+    }
+
+    pub(super) fn clear_published(&self) {
+        self.publisher.clear();
+    }
+
+    /// Whether the programs know the page of a space.
+    pub(super) fn progress(&self, space: SpaceId) -> Published {
+        self.spaces.get(&space).map_or(Published::Refused, |space| space.progress.get())
     }
 
     /// What keeps the programs attached: reports go on while anybody has these.
@@ -162,111 +236,131 @@ impl Kernel {
         Ok(answer)
     }
 
-    /// The address space of the process that `process` (a pidfd) names.
+    /// The process that `process` (a pidfd) names, as it is now.
     pub(super) fn identify(&self, process: BorrowedFd<'_>) -> Result<Identity, Denial> {
-        let Answer(answer) = self.ask(process, &(0..0)).map_err(|_| Denial::NoAddressSpace)?;
-        if answer[Answer::MM] == 0 {
-            return Err(Denial::NoAddressSpace);
-        }
-        Ok(Identity {
-            mm: answer[Answer::MM],
-            dumpable: answer[Answer::DUMPABLE] == 1,
-            euid: answer[Answer::EUID] as u32,
-            beginning: answer[Answer::BEGINNING],
-            unseen: answer[Answer::WORKING] != 0 || answer[Answer::USERS] > answer[Answer::TASKS],
-        })
+        let answer = self.ask(process, &(0..0)).map_err(|_| Denial::NoAddressSpace)?;
+        Identity::of(&answer).ok_or(Denial::NoAddressSpace)
     }
 
-    /// As [`Self::identify`], if the process runs for `user` and its user may look into it: a program that gained
-    /// privileges since it connected is refused.
-    pub(super) fn identify_for(&self, process: BorrowedFd<'_>, user: u32) -> Result<Identity, Denial> {
-        let identity = self.identify(process)?;
-        if identity.dumpable && identity.euid == user { Ok(identity) } else { Err(Denial::NotTheUsers) }
+    /// The space in which a process was when it was identified, if that is reported on.
+    ///
+    /// The pointer in `who` was read before the page is looked at. The programs mark a page when its space ends, which is before the
+    /// pointer can be another's; so while the page has no mark, the pointer that was read earlier names this space.
+    pub(super) fn space_of(&self, who: &Identity) -> Option<SpaceId> {
+        let id = *self.by_mm.get(&who.mm)?;
+        (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
-    /// Whether that address space is reported on already.
-    pub(super) fn knows(&self, mm: u64) -> bool {
-        self.spaces.contains_key(&mm)
-    }
-
-    /// Begins to report on an address space of `process`; nothing if that is so already.
-    pub(super) fn admit(&mut self, process: BorrowedFd<'_>, mm: u64) -> Result<(), Denial> {
-        if self.knows(mm) {
-            return Ok(());
+    /// Begins to report on the address space of a process, which was seen to have none; the programs know it once
+    /// [`Self::progress`] says so. `charge` is what it costs its user.
+    ///
+    /// The pointer may have become another space's before this: the caller must find the process in the space once more
+    /// ([`Self::space_of`]) before it gives the page away.
+    pub(super) fn admit(&mut self, who: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
+        // The pointer's former space, if it had one, has ended.
+        if let Some(former) = self.by_mm.get(&who.mm).copied() {
+            self.end(&[former]);
         }
         let kernel = |_| Denial::Kernel;
         let map = sys::create_page(page::SIZE).map_err(kernel)?;
         let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
-        let taken = |number: &u32| self.spaces.values().any(|space| space.number == *number);
-        let number = (0..).find(|number| !taken(number)).ok_or(Denial::Kernel)?;
-        let bells = self.loaded.bells.as_fd();
-        sys::update(bells, &number.to_ne_bytes(), &bell.as_raw_fd().to_ne_bytes(), false).map_err(kernel)?;
+        let mut name = [0; 8];
+        rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty()).map_err(|_| Denial::Kernel)?;
+        // 0 is no page's: threads have it while they are in no call.
+        let name = u64::from_ne_bytes(name).max(1);
         let mut first = vec![0_u8; page::SIZE];
-        for (index, word) in [(page::LAYOUT, page::SALT), (page::BELL, u64::from(number))] {
+        for (index, word) in [(page::LAYOUT, page::SALT), (page::NAME, name)] {
             first[8 * index..8 * index + 8].copy_from_slice(&word.to_ne_bytes());
         }
         sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &first, false).map_err(kernel)?;
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
-        let owner = process.try_clone_to_owned().map_err(kernel)?;
-        if !self.tell(ADMIT, mm) {
+        let (map, bell, progress) = (Arc::new(map), Arc::new(bell), Progress::default());
+        let put = Put { mm: who.mm, name, page: Arc::clone(&map), bell: Arc::clone(&bell), progress: progress.clone() };
+        if !self.tell(ADMIT, who.mm) {
             return Err(Denial::Kernel);
         }
-        let pages = self.loaded.pages.as_fd();
-        if sys::update(pages, &mm.to_ne_bytes(), &map.as_raw_fd().to_ne_bytes(), false).is_err() {
-            self.tell(DISMISS, mm);
-            return Err(Denial::Kernel);
-        }
-        self.spaces.insert(mm, Space { map, page, bell, number, owner, slots: [None; SLOTS] });
-        self.quiet(process, mm).inspect_err(|_| self.end(mm))
+        self.publisher.put(put);
+        self.admitted += 1;
+        let id = SpaceId(self.admitted);
+        let slots = [const { None }; SLOTS];
+        self.spaces.insert(id, Space { mm: who.mm, map, page, bell, name, slots, progress, used: false, charge });
+        self.by_mm.insert(who.mm, id);
+        Ok(id)
     }
 
-    /// Waits until no thread of the process is inside a call that began before its page was there: such a call's
-    /// beginning went unreported.
-    fn quiet(&self, process: BorrowedFd<'_>, mm: u64) -> Result<(), Denial> {
-        let deadline = Instant::now() + QUIET;
-        loop {
-            let now = self.identify(process)?;
-            if now.mm != mm {
-                return Err(Denial::NoAddressSpace);
-            }
-            let beginning = self.starts() && now.beginning != 0;
-            if !beginning && !now.unseen {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return if beginning { Err(Denial::NeverQuiet) } else { self.distrust(mm) };
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+    /// Whether no thread of the process is inside a call that began before its page was there, and no worker of io_uring has a request of
+    /// earlier: the beginnings of those went unreported, so the caller waits until this is true once.
+    pub(super) fn is_quiet(&self, who: &Identity) -> bool {
+        !self.is_beginning(who) && !who.unseen
+    }
+
+    fn is_beginning(&self, who: &Identity) -> bool {
+        self.starts() && who.beginning != 0
+    }
+
+    /// Has the page of a space used though a process in it was never quiet ([`Self::is_quiet`]).
+    ///
+    /// # Errors
+    /// [`Denial::NeverQuiet`] for a call, which has to end first. What workers do can be distrusted.
+    pub(super) fn accept_unquiet(&self, space: SpaceId, who: &Identity) -> Result<(), Denial> {
+        if self.is_beginning(who) { Err(Denial::NeverQuiet) } else { self.distrust(space) }
     }
 
     /// Counts whatever workers of io_uring do to pages as a change, and has nothing kept where that may be seen too late.
-    fn distrust(&self, mm: u64) -> Result<(), Denial> {
-        let arguments = [DISTRUST, mm, 0, 0, u64::from(self.starts())];
+    fn distrust(&self, space: SpaceId) -> Result<(), Denial> {
+        let space = self.spaces.get(&space).ok_or(Denial::NoAddressSpace)?;
+        let arguments = [DISTRUST, space.mm, 0, 0, u64::from(self.starts())];
         let done = sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1);
         done.then_some(()).ok_or(Denial::Kernel)
     }
 
     /// The page of an address space, and the descriptor of its map.
-    pub(super) fn page(&self, mm: u64) -> Option<(&Page, BorrowedFd<'_>)> {
-        self.spaces.get(&mm).map(|space| (&space.page, space.map.as_fd()))
+    pub(super) fn page(&self, space: SpaceId) -> Option<(&Page, BorrowedFd<'_>)> {
+        self.spaces.get(&space).map(|space| (&space.page, space.map.as_fd()))
     }
 
-    /// The ring that wakes who waits for reports on an address space.
-    pub(super) fn bell(&self, mm: u64) -> Option<BorrowedFd<'_>> {
-        self.spaces.get(&mm).map(|space| space.bell.as_fd())
+    /// Notes that the page of a space was given to a process in it.
+    pub(super) fn was_given(&mut self, space: SpaceId) {
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.used = true;
+        }
     }
 
-    /// Has the pages of `range` watched, of which `process` (with address space `mm`) wants to pin some. `None`: the
-    /// records tell all there is to know.
+    /// The ring that wakes threads that wait for reports on an address space.
+    pub(super) fn bell(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
+        self.spaces.get(&space).map(|space| space.bell.as_fd())
+    }
+
+    /// Looks up which process `process` names, and its mapping at the beginning of `range`.
+    pub(super) fn mapping(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> Result<Mapping, Unwatchable> {
+        let sensible = range.start != 0 && range.start < range.end;
+        let asked = if sensible { range.clone() } else { 0..0 };
+        let answer = self.ask(process, &asked).map_err(|_| Unwatchable::Gone)?;
+        let identity = Identity::of(&answer).ok_or(Unwatchable::Gone)?;
+        let refused = match answer.0[Answer::FOUND].cast_signed() as i32 {
+            _ if !sensible => Some(Unwatchable::Unmapped),
+            0 => None,
+            // The program only tries the lock.
+            error if error == -libc::EBUSY => Some(Unwatchable::Locked),
+            _ => Some(Unwatchable::Unmapped),
+        };
+        Ok(Mapping { identity, refused, answer })
+    }
+
+    /// Has the pages of `range` watched, of which the space's process wants to pin some. `None`: the records tell all there
+    /// is to know. `charge` is asked for what the subscription costs its user.
     pub(super) fn watch(
         &mut self,
-        process: BorrowedFd<'_>,
-        mm: u64,
+        space: SpaceId,
         range: &Range<u64>,
+        mapping: &Mapping,
+        charge: impl FnOnce(Inode) -> Result<Option<[Charge; 2]>, Unwatchable>,
     ) -> Result<Option<Slot>, Unwatchable> {
-        let answer = self.mapping(process, mm, range)?;
+        if let Some(why) = mapping.refused {
+            return Err(why);
+        }
+        let answer = &mapping.answer;
         if answer.0[Answer::VM_END] < range.end || answer.0[Answer::VM_START] > range.start {
             return Err(Unwatchable::SeveralMappings);
         }
@@ -277,7 +371,9 @@ impl Kernel {
             // A device, though its name lies in /dev, which is a tmpfs: its driver takes pages as it likes.
             (TMPFS, _) if answer.0[Answer::REGULAR] != 1 => Err(Unwatchable::FileSystem),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
-            (TMPFS | HUGETLBFS, true) => self.subscribe(mm, (answer.0[Answer::DEV], answer.0[Answer::INO])).map(Some),
+            (TMPFS | HUGETLBFS, true) => {
+                self.subscribe(space, (answer.0[Answer::DEV], answer.0[Answer::INO]), charge).map(Some)
+            }
             (_, true) => Err(Unwatchable::FileSystem),
             // Its pages come and go without a word. Of a mapping without a name, too: /proc/PID/map_files leads to its file, which another
             // process may cut.
@@ -288,65 +384,52 @@ impl Kernel {
         }
     }
 
-    fn mapping(&self, process: BorrowedFd<'_>, mm: u64, range: &Range<u64>) -> Result<Answer, Unwatchable> {
-        if range.start == 0 || range.end <= range.start {
-            return Err(Unwatchable::Unmapped);
-        }
-        // The program only tries the lock: a writer may hold it for a moment.
-        for _ in 0..200 {
-            let answer = self.ask(process, range).map_err(|_| Unwatchable::Gone)?;
-            if answer.0[Answer::MM] != mm {
-                return Err(Unwatchable::Gone);
-            }
-            match answer.0[Answer::FOUND].cast_signed() as i32 {
-                0 => return Ok(answer),
-                error if error == -libc::EBUSY => std::thread::sleep(Duration::from_micros(100)),
-                _ => return Err(Unwatchable::Unmapped),
-            }
-        }
-        Err(Unwatchable::Locked)
-    }
-
-    fn subscribe(&mut self, mm: u64, inode: (u64, u64)) -> Result<Slot, Unwatchable> {
-        let space = self.spaces.get_mut(&mm).ok_or(Unwatchable::Gone)?;
-        let same = |slot: &Option<Watched>| slot.is_some_and(|w| w.inode == inode);
-        if let Some(index) = space.slots.iter().position(same) {
-            if let Some(watched) = &mut space.slots[index] {
+    fn subscribe(
+        &mut self,
+        id: SpaceId,
+        inode: Inode,
+        charge: impl FnOnce(Inode) -> Result<Option<[Charge; 2]>, Unwatchable>,
+    ) -> Result<Slot, Unwatchable> {
+        let space = self.spaces.get_mut(&id).ok_or(Unwatchable::Gone)?;
+        for (index, watched) in space.slots.iter_mut().enumerate() {
+            if let Some(watched) = watched.as_mut().filter(|watched| watched.inode == inode) {
                 watched.uses += 1;
+                return Slot::new(index).ok_or(Unwatchable::Full);
             }
-            return Slot::new(index).ok_or(Unwatchable::Full);
         }
         let index = space.slots.iter().position(Option::is_none).ok_or(Unwatchable::Full)?;
         let slot = Slot::new(index).ok_or(Unwatchable::Full)?;
+        let (mm, charge) = (space.mm, charge(inode)?);
         let key = inode_key(inode);
         if !self.inodes.contains_key(&inode) {
-            sys::update(self.loaded.inodes.as_fd(), &key, &[0; 512], true).map_err(|_| Unwatchable::Full)?;
+            sys::update(self.loaded.inodes.as_fd(), &key, &[0; load::INODE_BYTES], true)
+                .map_err(|_| Unwatchable::Full)?;
         }
         if !self.control(SUBSCRIBE, mm, inode, slot) {
             self.forget(inode, 0);
             return Err(Unwatchable::Full);
         }
         *self.inodes.entry(inode).or_insert(0) += 1;
-        if let Some(space) = self.spaces.get_mut(&mm) {
-            space.slots[index] = Some(Watched { inode, uses: 1 });
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.slots[index] = Some(Watched { inode, uses: 1, _charge: charge });
         }
         Ok(slot)
     }
 
     /// Takes back one [`Self::watch`] that gave `slot`; after the last the slot may be another inode's.
-    pub(super) fn unwatch(&mut self, mm: u64, slot: Slot) {
-        let Some(space) = self.spaces.get_mut(&mm) else { return };
+    pub(super) fn unwatch(&mut self, space: SpaceId, slot: Slot) {
+        let Some(space) = self.spaces.get_mut(&space) else { return };
         let Some(watched) = &mut space.slots[slot.index()] else { return };
         watched.uses -= 1;
         if watched.uses == 0 {
-            let inode = watched.inode;
+            let (mm, inode) = (space.mm, watched.inode);
             space.slots[slot.index()] = None;
             self.control(UNSUBSCRIBE, mm, inode, slot);
             self.forget(inode, 1);
         }
     }
 
-    fn forget(&mut self, inode: (u64, u64), pages: usize) {
+    fn forget(&mut self, inode: Inode, pages: usize) {
         if let Some(count) = self.inodes.get_mut(&inode) {
             *count -= pages;
             if *count > 0 {
@@ -363,54 +446,63 @@ impl Kernel {
         sys::run(self.loaded.control.as_fd(), &[what, mm, 0, 0, 0]).is_ok_and(|answer| answer == 1)
     }
 
-    fn control(&self, what: u64, mm: u64, (dev, ino): (u64, u64), slot: Slot) -> bool {
+    fn control(&self, what: u64, mm: u64, (dev, ino): Inode, slot: Slot) -> bool {
         let arguments = [what, mm, dev, ino, slot.index() as u64];
         sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1)
     }
 
-    /// Says on the page that nothing may be kept any more.
-    pub(super) fn end_reports(&self, mm: u64) {
-        self.tell(END, mm);
+    /// Marks the page of a space as ended, and has it report nothing from here on.
+    pub(super) fn end_reports(&self, space: SpaceId) {
+        if let Some(space) = self.spaces.get(&space) {
+            self.tell(END, space.mm);
+        }
     }
 
-    /// Says on the page that nothing may be kept any more, and stops to report. Only when the address space is gone: a
-    /// thread that lives on would have a cache that nobody warns.
-    pub(super) fn end(&mut self, mm: u64) {
-        let Some(space) = self.spaces.remove(&mm) else { return };
-        self.tell(END, mm);
-        // Only what is not asked for any more may be forgotten.
-        if sys::delete(self.loaded.pages.as_fd(), &mm.to_ne_bytes()).is_ok() {
-            self.tell(DISMISS, mm);
+    /// Marks the pages as ended and stops to report. A space whose page has no mark yet may be in use: a cache that
+    /// keeps something sees the mark and drops it.
+    pub(super) fn end(&mut self, which: &[SpaceId]) {
+        let ended: Vec<Space> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
+        if ended.is_empty() {
+            return;
         }
-        sys::delete(self.loaded.bells.as_fd(), &space.number.to_ne_bytes()).ok();
-        for (index, watched) in space.slots.iter().enumerate() {
-            if let (Some(watched), Some(slot)) = (watched, Slot::new(index)) {
-                self.control(UNSUBSCRIBE, mm, watched.inode, slot);
-                self.forget(watched.inode, 1);
+        for space in &ended {
+            if !space.page.has_ended() {
+                self.tell(END, space.mm);
             }
         }
+        let mut takes = Vec::new();
+        for space in ended {
+            // A page that was marked reports nothing, so it need not be found any more.
+            self.tell(DISMISS, space.mm);
+            self.by_mm.remove(&space.mm);
+            for (index, watched) in space.slots.iter().enumerate() {
+                if let (Some(watched), Some(slot)) = (watched, Slot::new(index)) {
+                    self.control(UNSUBSCRIBE, space.mm, watched.inode, slot);
+                    self.forget(watched.inode, 1);
+                }
+            }
+            // What no process has used is charged until it is gone, so nobody makes more of it than the limit.
+            let charge = if space.used { None } else { space.charge };
+            takes.push(Take { mm: space.mm, name: space.name, _charge: charge });
+        }
+        self.publisher.take(takes);
     }
 
     /// Marks every page as ended: reports may be missing.
     pub(super) fn end_all(&mut self) {
-        for mm in self.spaces.keys().copied().collect::<Vec<_>>() {
-            self.end(mm);
-        }
+        self.end(&self.spaces.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Ends what the first owner has left: it has ended, or runs another program. The address may be another's by now.
-    pub(super) fn sweep(&mut self) {
-        let gone = |(&mm, space): (&u64, &Space)| {
-            let stays = self.identify(space.owner.as_fd()).is_ok_and(|now| now.mm == mm);
-            (!stays).then_some(mm)
-        };
-        for mm in self.spaces.iter().filter_map(gone).collect::<Vec<_>>() {
-            self.end(mm);
-        }
+    /// Removes the spaces whose pages the programs have marked as ended. Returns them.
+    pub(super) fn sweep(&mut self) -> Vec<SpaceId> {
+        let ended = |(&id, space): (&SpaceId, &Space)| space.page.has_ended().then_some(id);
+        let ended: Vec<SpaceId> = self.spaces.iter().filter_map(ended).collect();
+        self.end(&ended);
+        ended
     }
 }
 
-fn inode_key((dev, ino): (u64, u64)) -> [u8; 16] {
+fn inode_key((dev, ino): Inode) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&dev.to_ne_bytes());
     key[8..].copy_from_slice(&ino.to_ne_bytes());

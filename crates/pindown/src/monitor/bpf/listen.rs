@@ -7,8 +7,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -16,9 +16,40 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 /// Everybody may connect, which takes the right to write.
 const EVERYBODY: u32 = 0o666;
 
+/// The file that leads to a socket.
+#[derive(Debug)]
+pub(super) struct Name {
+    path: PathBuf,
+    /// The file itself: while it is open, no other file has its number.
+    file: OwnedFd,
+}
+
+impl Name {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_there(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
+        fstat(&self.file).is_ok_and(|own| found.is_ok_and(|found| found == (own.st_dev, own.st_ino)))
+    }
+}
+
+impl Drop for Name {
+    /// Removes the file, unless another one has taken its place.
+    fn drop(&mut self) {
+        if self.is_there() {
+            // It may have been removed since.
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// Listens at `path`.
+///
 /// # Errors
 /// `AddrInUse` if somebody listens there; `AlreadyExists` if something lies there that is no socket.
-pub(super) fn at(path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
     let address = SocketAddrUnix::new(path)?;
@@ -46,8 +77,9 @@ pub(super) fn at(path: &Path) -> io::Result<OwnedFd> {
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    listen(&listener, 128)?;
-    Ok(listener)
+    // No more than the system's limit (net.core.somaxconn).
+    listen(&listener, 4096)?;
+    Ok((listener, Name { path: path.to_owned(), file }))
 }
 
 #[cfg(test)]
@@ -65,8 +97,11 @@ mod tests {
         let mode = || fs::symlink_metadata(&socket).expect("it is there").permissions().mode();
         assert_eq!(mode(), 0o140_666);
         assert_eq!(at(&socket).expect_err("it is listened to").kind(), io::ErrorKind::AddrInUse);
-        drop(first);
+        let (listener, left) = first;
+        drop(listener);
         let second = at(&socket).expect("nobody listens any more");
+        drop(left);
+        assert!(socket.exists(), "it is the second's by now");
         assert_eq!(mode(), 0o140_666);
         fs::write(&file, "precious").expect("written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the file is ours");
@@ -77,6 +112,7 @@ mod tests {
         assert_eq!(fs::read(&file).expect("it is there"), b"precious");
         assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
         drop(second);
+        assert!(!socket.exists());
         fs::remove_dir_all(&place).expect("removed");
     }
 }

@@ -9,6 +9,7 @@ use aya::programs::{BtfTracePoint, Iter, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::btf::{self, Hooks};
+use super::publish::Maps;
 use super::refusal::Unavailable;
 use super::sys;
 
@@ -22,15 +23,20 @@ static OBJECT: &[u8] = &[];
 pub(super) static ENTRY_ONLY: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
 
+/// Bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
+pub(super) const INODE_BYTES: usize = 1024;
+/// Watched inodes for which the programs have room.
+pub(super) const INODES: usize = 16384;
+/// Address spaces for which the programs have room.
+pub(super) const SPACES: usize = 4096;
+
 /// Descriptors of what is loaded.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) hooks: Hooks,
     pub(super) links: Vec<OwnedFd>,
     pub(super) programs: Vec<OwnedFd>,
-    pub(super) pages: OwnedFd,
     pub(super) inodes: OwnedFd,
-    pub(super) bells: OwnedFd,
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
@@ -40,11 +46,12 @@ pub(super) struct Loaded {
 
 impl Loaded {
     fn objects(&self) -> impl Iterator<Item = &OwnedFd> {
-        let others = [&self.pages, &self.inodes, &self.bells, &self.asked, &self.identify, &self.control];
+        let others = [&self.inodes, &self.asked, &self.identify, &self.control];
         self.programs.iter().chain(others)
     }
 
-    /// Whether each descriptor is the one that it was.
+    /// Whether each descriptor is the one that it was. [`Maps`] are not among them: a process that loads the programs for itself uses those
+    /// only while it opens.
     pub(super) fn is_open(&self) -> bool {
         let same = |(object, number): (&OwnedFd, &u32)| sys::number(object.as_fd()).is_ok_and(|found| found == *number);
         self.objects().zip(&self.numbers).all(same)
@@ -97,20 +104,22 @@ fn capabilities() -> Result<(), Unavailable> {
 }
 
 /// Loads the programs that this kernel needs and attaches them.
-pub(super) fn load() -> Result<Loaded, Unavailable> {
+pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
     load_object(OBJECT, check()?)
 }
 
 /// The same without the programs that report when calls begin; `None` where none of those is needed.
-pub(super) fn load_records_alone() -> Result<Option<Loaded>, Unavailable> {
+pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
     let hooks = check()?;
     hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
 }
 
 /// As [`load`], from this object.
-pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
-    let mut ebpf = EbpfLoader::new().btf(Some(&btf)).load(object).map_err(refused("the object"))?;
+    // The loader has no type for task storage, which the programs alone use.
+    let mut loader = EbpfLoader::new();
+    let mut ebpf = loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("the object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
@@ -138,17 +147,15 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
     control.load().map_err(refused("control"))?;
     let control = copy(control.fd().map_err(refused("control"))?)?;
 
-    let pages = map(&ebpf, "pages", (8, 4))?;
-    let inodes = map(&ebpf, "inodes", (16, 512))?;
-    let bells = map(&ebpf, "bells", (4, 4))?;
+    let maps = Maps { pages: map(&ebpf, "pages", (8, 4))?, bells: map(&ebpf, "bells", (8, 4))? };
+    let inodes = map(&ebpf, "inodes", (16, INODE_BYTES))?;
     let asked = map(&ebpf, "asked", (4, 136))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-    let numbers = Vec::new();
-    let mut loaded = Loaded { hooks, links, programs, pages, inodes, bells, asked, identify, control, numbers };
+    let mut loaded = Loaded { hooks, links, programs, inodes, asked, identify, control, numbers: Vec::new() };
     let numbers = loaded.objects().map(|object| sys::number(object.as_fd())).collect::<io::Result<_>>();
     loaded.numbers = numbers.map_err(refused("its number"))?;
-    Ok(loaded)
+    Ok((loaded, maps))
 }
 
 fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>
@@ -166,9 +173,7 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
 /// A map by name, with the sizes that this crate will use it with.
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
     let fd = match ebpf.map(name) {
-        Some(Map::HashOfMaps(data) | Map::ArrayOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => {
-            copy(data.fd())?
-        }
+        Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
         _ => return Err(Unavailable::Refused { what: name, why: "it is not in the object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;

@@ -10,18 +10,28 @@
 //! What is lost then is the watching of further shared mappings, and the check for skipped programs.
 //!
 //! # What a client of the helper may learn and disturb
-//! * Its page reports its own address space. The helper names that by the kernel's word (SO_PEERPIDFD), never by a number;
-//!   refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program); and
-//!   wants a harmless system call with random arguments, which has to show in that very page: who asks must be running in
+//! Of other processes and users a client learns nothing, but that a limit of all users together was reached (also that of one file's
+//! watchers, for a file that it may write), and how long its own requests take:
+//! * Its page reports its own address space. Each request is that of the process which sent it, named by a pidfd (SCM_PIDFD).
+//!   The helper refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program),
+//!   and wants a harmless system call with random arguments, which has to show in that very page: the sender must be running in
 //!   the address space that is reported.
+//! * The programs end the page when its address space ends, by exit or exec, before the kernel can use its mm_struct again. So a
+//!   page that was kept shows nothing of the next address space, also when there is no helper any more.
+//! * A page names its ring by a random number, and holds no other number of the helper's: not how many clients there are.
 //! * The page and the programs cannot be written, replaced or detached through the descriptors, and no others be found.
 //! * Inodes are named by an address in the client's own memory, and only shared mappings that it may write are accepted:
 //!   it learns how many pages left the page cache of a file that it could truncate itself.
-//! * It costs each system call of its own process some nanoseconds; a watched file's truncation a little for each client.
-//!   Clients of one user are limited in number, inodes by page and in total; what is refused is only used once. An address
-//!   space is given up when its process ends; a connection may close earlier without harm.
-//! * The process that a connected socket is passed to asks for whom connected, and cannot meet the challenge.
+//! * A socket that is passed on, or kept over exec, is of no use: requests from another address space end the connection.
 //! * A client trusts a helper of root's or of its own user's, and no other.
+//!
+//! What a client takes is limited for its user: connections, address spaces, and watched files ([`Limits`]); of the 64 address spaces that may
+//! watch one file a user has 32. Threads take nothing that is shared: what is noted of a thread lies with the thread. A message with
+//! descriptors is refused, at the sender from Linux 6.16 on. The helper serves one request of each user at a time. It costs each
+//! system call of a client's own process some nanoseconds; a watched file's truncation a little for each address space. A user is a
+//! user id of the helper's user namespace: one that was lent a range of subordinate ids counts as that many.
+//!
+//! An address space is given up when it ends; a connection may close earlier without harm.
 //!
 //! # How a cache uses it
 //! *Hit*: see [`Page`]. *Drain*: under the cache's lock, all changes since its position; overlapping entries go.
@@ -37,8 +47,13 @@ mod kernel;
 mod listen;
 mod load;
 mod page;
+mod publish;
+mod quota;
 mod refusal;
+mod request;
 mod server;
+mod session;
+mod signals;
 mod sys;
 #[cfg(all(test, pindown_bpf))]
 mod tests;
@@ -48,7 +63,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -62,7 +77,8 @@ use super::keeper::Keeper;
 use crate::journal::Waiting;
 use bell::RingBell;
 use client::Client;
-use kernel::Kernel;
+use kernel::{Kernel, SpaceId};
+use publish::Published;
 
 /// Where the helper listens unless told otherwise.
 pub const SOCKET: &str = "/run/pindown.sock";
@@ -90,7 +106,7 @@ pub struct Monitor {
 #[derive(Debug)]
 enum Source {
     /// Loaded by this process: the programs, this process, and its address space.
-    Here { kernel: Box<Kernel>, process: OwnedFd, mm: u64 },
+    Here { kernel: Box<Kernel>, process: OwnedFd, space: SpaceId },
     /// Loaded by the helper.
     Helper(Client),
 }
@@ -117,14 +133,14 @@ impl Monitor {
     }
 
     fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
-        let (process, mm) = admit_this(&mut kernel)?;
+        let (process, space) = admit_this(&mut kernel)?;
         let keeper = Keeper::hold(kernel.take_links()).map_err(load::refused("a thread that keeps it attached"))?;
-        let (_, map) = kernel.page(mm).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
+        let (_, map) = kernel.page(space).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
         let page = Page::open(map).map_err(load::refused("the page"))?;
-        let ring = kernel.bell(mm).and_then(|ring| ring.try_clone_to_owned().ok());
+        let ring = kernel.bell(space).and_then(|ring| ring.try_clone_to_owned().ok());
         let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
         let bell = RingBell::open(ring).map_err(load::refused("the bell"))?;
-        Ok(Self::new(page, bell, Source::Here { kernel, process, mm }, keeper))
+        Ok(Self::new(page, bell, Source::Here { kernel, process, space }, keeper))
     }
 
     /// From a helper, without any privilege.
@@ -149,10 +165,10 @@ impl Monitor {
 
     /// Reports may be missing from here on: every cache of the process finds out at its next look-up, and keeps nothing.
     pub(crate) fn end(&self) {
-        if let Source::Here { kernel, mm, .. } = &*self.source()
+        if let Source::Here { kernel, space, .. } = &*self.source()
             && kernel.is_open()
         {
-            kernel.end_reports(*mm);
+            kernel.end_reports(*space);
         }
         if !self.page.has_ended() {
             // Without memory each cache finds out by itself, at a miss.
@@ -196,11 +212,11 @@ impl Monitor {
             return Err(Unwatchable::Gone);
         }
         let slot = match &mut *self.source() {
-            Source::Here { kernel, process, mm } => {
+            Source::Here { kernel, process, space } => {
                 if !kernel.is_open() {
                     return Err(Unwatchable::Gone);
                 }
-                kernel.watch(process.as_fd(), *mm, &range)?
+                watch_here(kernel, process, *space, &range)?
             }
             Source::Helper(client) => client.watch(&range)?,
         };
@@ -213,7 +229,7 @@ impl Monitor {
             return;
         }
         match &mut *self.source() {
-            Source::Here { kernel, mm, .. } if kernel.is_open() => kernel.unwatch(*mm, slot),
+            Source::Here { kernel, space, .. } if kernel.is_open() => kernel.unwatch(*space, slot),
             Source::Here { .. } => {}
             Source::Helper(client) => client.unwatch(slot),
         }
@@ -257,12 +273,56 @@ impl RecordsAlone {
     }
 }
 
+/// How long a call, or a request of io_uring, that began before the page was there may take to end.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// Has the programs report on this process: it, and its address space.
-fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, u64), Unavailable> {
+fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
-    let mm = kernel.identify(process.as_fd()).map_err(Unavailable::Denied)?.mm;
-    kernel.admit(process.as_fd(), mm).map_err(Unavailable::Denied)?;
-    Ok((process, mm))
+    let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);
+    let who = identify(kernel)?;
+    let space = kernel.admit(&who, None).map_err(Unavailable::Denied)?;
+    if kernel.progress(space) != Published::Done {
+        kernel.end(&[space]);
+        return Err(Unavailable::Denied(Denial::Kernel));
+    }
+    let deadline = Instant::now() + QUIET;
+    loop {
+        let who = identify(kernel)?;
+        if kernel.is_quiet(&who) {
+            break;
+        }
+        if Instant::now() > deadline {
+            if let Err(why) = kernel.accept_unquiet(space, &who) {
+                kernel.end(&[space]);
+                return Err(Unavailable::Denied(why));
+            }
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok((process, space))
+}
+
+/// [`Monitor::watch`] with programs of this process.
+fn watch_here(
+    kernel: &mut Kernel,
+    process: &OwnedFd,
+    space: SpaceId,
+    range: &Range<u64>,
+) -> Result<Option<Slot>, Unwatchable> {
+    // The program only tries the lock: a writer may hold it for a moment.
+    for _ in 0..200 {
+        let mapping = kernel.mapping(process.as_fd(), range)?;
+        if kernel.space_of(&mapping.identity) != Some(space) {
+            return Err(Unwatchable::Gone);
+        }
+        if mapping.refused != Some(Unwatchable::Locked) {
+            return kernel.watch(space, range, &mapping, |_| Ok(None));
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Err(Unwatchable::Locked)
 }
 
 /// Whether this kernel needs reports of when calls begin, too: it frees page tables early.

@@ -22,8 +22,8 @@ pub const SLOTS: usize = journal::page::INODES;
 pub(super) const SIZE: usize = size_of::<journal::Page>();
 /// Index of the word that says the layout.
 pub(super) const LAYOUT: usize = 11;
-/// Index of the word that says which ring wakes those who wait.
-pub(super) const BELL: usize = 12;
+/// Index of the word that names the page, and the ring that wakes those who wait.
+pub(super) const NAME: usize = 12;
 
 /// A change of the address space, as a cache has to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +113,9 @@ impl Page {
         self.journal().busy.load(Ordering::Acquire) != 0
     }
 
-    /// Whether nothing is reported on it any more: the address space has ended, or reports may be missing.
+    /// Whether nothing is reported on it any more: the address space has ended, or reports may be missing. It stays so.
     pub(super) fn has_ended(&self) -> bool {
-        self.journal().busy.load(Ordering::Acquire) & ENDED != 0
+        self.journal().has_ended()
     }
 
     /// How many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is valid while

@@ -100,8 +100,8 @@ pub enum Denial {
     /// The request makes no sense, or comes out of order.
     #[error("it does not understand the request")]
     Protocol = 2,
-    /// The process behind the connection cannot be named without doubt.
-    #[error("the kernel has no SO_PEERPIDFD (Linux 6.5), so it cannot tell who asks")]
+    /// The process that sent the request cannot be named without doubt.
+    #[error("the kernel does not name the process that asks (SO_PASSPIDFD, Linux 6.5), or the process has ended")]
     NoPidfd = 3,
     /// The process has ended, or has no memory.
     #[error("the process that connected has no address space")]
@@ -112,8 +112,8 @@ pub enum Denial {
     /// It did not do what was asked in time.
     #[error("the challenge was not met")]
     Challenge = 6,
-    /// One user has enough.
-    #[error("the user has as many clients as it may have")]
+    /// The limit of one user's connections.
+    #[error("the user has as many connections as one user may have (--per-user of pindown-helper)")]
     TooManyClients = 7,
     /// A change that began before would end unreported.
     #[error("a change of the memory that began earlier does not end")]
@@ -121,6 +121,15 @@ pub enum Denial {
     /// The kernel refused something to it.
     #[error("the kernel refused it a map")]
     Kernel = 9,
+    /// The limit of one user's address spaces.
+    #[error("the user has as many address spaces as one user may have (--per-user of pindown-helper)")]
+    TooManySpaces = 10,
+    /// The limit of all users together.
+    #[error("all users together have as many clients as the helper serves (--total of pindown-helper)")]
+    HelperFull = 11,
+    /// The request was sent by a process that is not, or no longer, in the address space that the connection is for.
+    #[error("the request comes from another address space than the one that the connection was opened for")]
+    OtherAddressSpace = 12,
 }
 
 impl Denial {
@@ -132,9 +141,10 @@ impl Denial {
             Self::Protocol => libc::EPROTO,
             Self::NoPidfd => libc::EOPNOTSUPP,
             Self::NoAddressSpace => libc::ESRCH,
-            Self::NotTheUsers => libc::EPERM,
+            Self::NotTheUsers | Self::OtherAddressSpace => libc::EPERM,
             Self::Challenge => libc::ETIMEDOUT,
-            Self::TooManyClients => libc::EDQUOT,
+            Self::TooManyClients | Self::TooManySpaces => libc::EDQUOT,
+            Self::HelperFull => libc::EUSERS,
             Self::NeverQuiet => libc::EBUSY,
             Self::Kernel => libc::EIO,
         }
@@ -171,6 +181,9 @@ pub enum Unwatchable {
     /// The monitor is gone, or the process is not the one that opened it.
     #[error("the monitor does not answer for this process")]
     Gone = 8,
+    /// The limit of one user's watched files, or of one user's address spaces that watch this file.
+    #[error("the user watches as many files as one user may watch (--files-per-user of pindown-helper)")]
+    TooManyFiles = 9,
 }
 
 impl Unwatchable {
@@ -182,6 +195,7 @@ impl Unwatchable {
             Self::ReadOnlyShared => libc::EACCES,
             Self::SeveralMappings | Self::FileSystem | Self::PrivateHuge => libc::EOPNOTSUPP,
             Self::Full => libc::ENOSPC,
+            Self::TooManyFiles => libc::EDQUOT,
             Self::Locked => libc::EAGAIN,
             Self::Gone => libc::ESRCH,
         }
@@ -202,8 +216,9 @@ macro_rules! from_number {
 }
 
 from_number!(Denial, Protocol: Version, Protocol, NoPidfd, NoAddressSpace, NotTheUsers, Challenge, TooManyClients,
-    NeverQuiet, Kernel);
-from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileSystem, PrivateHuge, Full, Locked, Gone);
+    NeverQuiet, Kernel, TooManySpaces, HelperFull, OtherAddressSpace);
+from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileSystem, PrivateHuge, Full, Locked, Gone,
+    TooManyFiles);
 
 #[cfg(test)]
 mod tests {

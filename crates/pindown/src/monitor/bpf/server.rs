@@ -1,286 +1,216 @@
-//! The helper: it has loaded the programs and lends their reports to processes that may not.
+//! The helper: it has loaded the programs and lends their reports to processes that may not load them.
 //!
-//! One thread, one loop. Nothing that a client sends or leaves undone makes it wait: sockets do not block, and whoever
-//! does not take its answers is dropped.
+//! One thread, one loop.
+//!
+//! 1. Nothing that a client sends, leaves undone or holds makes the loop wait: sockets do not block, a wait for a client is a state with a
+//!    deadline ([`super::session`]), and what may take long to close is closed elsewhere ([`super::request`]).
+//! 2. A round serves one request of each user at most. So a user's request waits for one request of each other user, however many
+//!    clients they have.
+//! 3. What a user may have is limited for each user, and charged until it is given back ([`super::quota`]).
 
-use std::collections::HashMap;
-use std::fs;
+use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::Slot;
-use super::client::NOBODYS;
 use super::kernel::Kernel;
-use super::page::Change;
-use super::refusal::{Denial, Unavailable, Unwatchable};
-use super::wire::{self, Message};
+use super::listen::{self, Name};
+use super::load;
+use super::refusal::Unavailable;
+use super::request;
+use super::session::{Service, Session};
+use super::signals;
+use super::wire;
 
-/// How many clients a helper serves.
+/// What a helper gives to its clients at most.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Limits {
-    /// Connections and address spaces of one user's, root's included.
+    /// Connections, and address spaces, of one user, root included.
     pub per_user: usize,
-    /// Of all users together.
+    /// Connections, and address spaces, of all users together. At most 4,096.
     pub total: usize,
+    /// Watched files of one user: each address space counts each of its files.
+    pub files_per_user: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { per_user: 256, total: 2048 }
+        Self { per_user: 256, total: 2048, files_per_user: 1024 }
     }
 }
 
-/// Until the challenge must be met.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between checks for skipped programs.
+/// Between checks for skipped programs, and between removals of ended spaces.
 const ROUND: Duration = Duration::from_millis(200);
+/// Connections that a round accepts.
+const ACCEPTED: usize = 64;
+/// Descriptors of the helper that are no client's: programs, maps, standard streams, those of libraries.
+const OWN: usize = 128;
 
-/// A helper: the programs, and a socket where clients ask.
+/// A helper: the programs, and a socket that clients connect to.
 #[derive(Debug)]
 pub struct Helper {
-    kernel: Kernel,
+    service: Service,
     listener: OwnedFd,
-    path: PathBuf,
-    limits: Limits,
-    clients: Vec<Client>,
-    /// Address spaces whose owner proved itself: user, and the process whose end ends the reports.
-    spaces: HashMap<u64, (u32, OwnedFd)>,
-}
-
-#[derive(Debug)]
-struct Client {
-    socket: OwnedFd,
-    process: OwnedFd,
-    user: u32,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Silent { until: Instant },
-    Challenged { mm: u64, start: u64, len: u64, head: u64, until: Instant },
-    Served { mm: u64 },
+    name: Name,
+    /// Readable once a signal has come that ends the helper.
+    signals: OwnedFd,
+    sessions: Vec<Session>,
+    /// When ended spaces were removed, and programs checked.
+    checked: Instant,
+    /// The listener cannot accept for want of memory or descriptors: it is left alone until then.
+    full_until: Option<Instant>,
 }
 
 impl Helper {
-    /// Loads the programs and listens at `path`, where anybody may connect.
+    /// Loads the programs and listens at `path`, where every user may connect. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread,
+    /// which [`Self::serve`] then takes.
     ///
     /// # Errors
-    /// Why the programs cannot be loaded; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
+    /// Why the programs cannot be loaded; [`Unavailable::Refused`] if the process may not have as many descriptors as `limits`
+    /// take; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, Unavailable> {
-        let kernel = Kernel::load()?;
-        let listener = super::listen::at(path).map_err(Unavailable::Helper)?;
-        let (clients, spaces) = (Vec::new(), HashMap::new());
-        Ok(Self { kernel, listener, path: path.to_owned(), limits, clients, spaces })
+        raise_descriptors(limits)?;
+        // Before any thread is started, which would take the signals.
+        let signals = signals::ending().map_err(Unavailable::Helper)?;
+        let kernel = Kernel::load_for_others()?;
+        let (listener, name) = listen::at(path).map_err(Unavailable::Helper)?;
+        request::name_senders(listener.as_fd());
+        let prompt = request::accept_descriptors(listener.as_fd(), false);
+        let service = Service::new(kernel, limits, prompt);
+        let sessions = Vec::new();
+        Ok(Self { service, listener, name, signals, sessions, checked: Instant::now(), full_until: None })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.name.path()
     }
 
-    /// Serves, for ever.
+    /// Serves until SIGTERM, SIGINT or SIGHUP comes. Clients keep what they have.
     ///
     /// # Errors
-    /// If poll(2) fails, or a program was skipped: every page is marked then, so that nobody keeps anything any more.
+    /// If poll(2) fails, or a program was skipped: every page is marked then, so that no cache keeps anything any more.
     pub fn serve(&mut self) -> Result<(), Unavailable> {
-        loop {
-            self.turn(ROUND).map_err(Unavailable::Helper)?;
-            if let Err(error) = self.kernel.check() {
-                self.kernel.end_all();
+        while !self.turn().map_err(Unavailable::Helper)? {
+            if self.checked.elapsed() < ROUND {
+                continue;
+            }
+            self.checked = Instant::now();
+            self.service.tidy();
+            if let Err(error) = self.service.check() {
+                self.service.end_all();
                 return Err(error);
             }
-        }
-    }
-
-    /// One round: waits for something to do, at most `wait`, and does it.
-    fn turn(&mut self, wait: Duration) -> io::Result<()> {
-        let timeout = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) };
-        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        fds.extend(self.clients.iter().map(|client| PollFd::new(&client.socket, PollFlags::IN)));
-        let order: Vec<u64> = self.spaces.keys().copied().collect();
-        fds.extend(order.iter().map(|mm| PollFd::new(&self.spaces[mm].1, PollFlags::IN)));
-        match poll(&mut fds, Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            answer => answer?,
-        };
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        drop(fds);
-        let (sockets, processes) = ready[1..].split_at(self.clients.len());
-        for (mm, ended) in order.iter().zip(processes) {
-            if *ended {
-                self.kernel.end(*mm);
-                self.spaces.remove(mm);
-            }
-        }
-        let now = Instant::now();
-        for index in (0..sockets.len()).rev().filter(|&index| sockets[index]) {
-            let client = self.clients.swap_remove(index);
-            let stays = self.hear(client);
-            self.clients.extend(stays);
-        }
-        let late: Vec<usize> = (0..self.clients.len()).rev().filter(|&i| self.clients[i].is_late(now)).collect();
-        for index in late {
-            let client = self.clients.swap_remove(index);
-            self.part(&client, Some(Denial::Challenge));
-        }
-        if ready[0] {
-            self.accept();
         }
         Ok(())
     }
 
-    fn accept(&mut self) {
-        // A client that has gone again is no client.
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
-        let Ok(user) = wire::peer_user(socket.as_fd()) else { return };
-        let of_user = self.clients.iter().filter(|client| client.user == user).count();
-        if of_user >= self.limits.per_user || self.clients.len() >= self.limits.total {
-            return deny(socket.as_fd(), Denial::TooManyClients);
+    /// One round: waits until there is something to do, and does it. Whether a signal has come.
+    fn turn(&mut self) -> io::Result<bool> {
+        let now = Instant::now();
+        let soonest = self.sessions.iter().filter_map(Session::next).chain(self.full_until).min();
+        let wait = soonest.map_or(ROUND, |at| at.saturating_duration_since(now).min(ROUND));
+        let timeout = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: i64::from(wait.subsec_nanos()) };
+        let may_accept = self.full_until.is_none_or(|until| until <= now) && self.service.accepts();
+        let accepts = if may_accept { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.listener, accepts)];
+        let published = self.service.published().unwrap_or(self.signals.as_fd());
+        fds.push(PollFd::from_borrowed_fd(published, PollFlags::IN));
+        for session in &self.sessions {
+            let hears = if session.hears() { PollFlags::IN } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(session.socket(), hears));
         }
-        match wire::peer_process(socket.as_fd()) {
-            Ok(process) => {
-                let state = State::Silent { until: Instant::now() + PATIENCE };
-                self.clients.push(Client { socket, process, user, state });
-            }
-            Err(_) => deny(socket.as_fd(), Denial::NoPidfd),
-        }
-    }
-
-    /// Reads one message and answers it. `None`: the connection is over.
-    fn hear(&mut self, mut client: Client) -> Option<Client> {
-        let message = match wire::receive(client.socket.as_fd(), RecvFlags::DONTWAIT) {
-            Ok((message, _)) => message,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(client),
-            Err(error) => {
-                let why = (error.kind() == io::ErrorKind::InvalidData).then_some(Denial::Protocol);
-                self.part(&client, why);
-                return None;
-            }
+        match poll(&mut fds, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            answer => answer?,
         };
-        match self.answer(&mut client, message) {
-            Ok(()) => Some(client),
-            Err(why) => {
-                self.part(&client, why);
-                None
-            }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        if ready[2] {
+            self.service.clear_published();
+            let now = Instant::now();
+            self.sessions.iter_mut().for_each(|session| session.hurry(now));
         }
+        self.advance(&ready[3..]);
+        if ready[1] {
+            self.accept();
+        }
+        Ok(ready[0])
     }
 
-    fn answer(&mut self, client: &mut Client, message: Message) -> Result<(), Option<Denial>> {
-        match (client.state, message) {
-            (State::Silent { .. }, Message::Hello { version }) if version != wire::VERSION => {
-                Err(Some(Denial::Version))
+    /// Goes on with the sessions that are ready or whose time has come: one of each user.
+    fn advance(&mut self, ready: &[bool]) {
+        let now = Instant::now();
+        let mut users = HashSet::new();
+        let (mut rest, mut served) = (Vec::with_capacity(self.sessions.len()), Vec::new());
+        for (session, &ready) in mem::take(&mut self.sessions).into_iter().zip(ready) {
+            let due = session.next().is_some_and(|at| at <= now);
+            if (ready || due) && users.insert(session.user()) {
+                // At the end of the list, so that another one of the user's comes next.
+                served.extend(self.service.advance(session, ready, now));
+            } else {
+                rest.push(session);
             }
-            (State::Silent { .. }, Message::Hello { .. }) => self.challenge(client),
-            (State::Challenged { mm, start, len, head, .. }, Message::Done) => {
-                let (page, map) = self.kernel.page(mm).ok_or(Some(Denial::NoAddressSpace))?;
-                let wanted = Change::Range(start..start + len);
-                // Who else reports so much at once must try again.
-                if !page.drain(head).any(|change| change == wanted) {
-                    return Err(Some(Denial::Challenge));
+        }
+        rest.append(&mut served);
+        self.sessions = rest;
+    }
+
+    fn accept(&mut self) {
+        self.full_until = None;
+        for _ in 0..ACCEPTED {
+            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => {
+                    self.full_until = Some(Instant::now() + ROUND);
+                    return;
                 }
-                let bell = self.kernel.bell(mm).ok_or(Some(Denial::NoAddressSpace))?;
-                let fds: Vec<BorrowedFd<'_>> = [map, bell].into_iter().chain(self.kernel.links()).collect();
-                client.send(Message::Grant, &fds)?;
-                client.state = State::Served { mm };
-                let owner = client.process.try_clone().map_err(|_| Some(Denial::Kernel))?;
-                self.spaces.entry(mm).or_insert((client.user, owner));
-                Ok(())
+            };
+            // A socket of this kind has a peer with a user, always.
+            let user = wire::peer_user(socket.as_fd()).unwrap_or(u32::MAX);
+            self.sessions.extend(self.service.welcome(socket, user));
+            if !self.service.accepts() {
+                return;
             }
-            (State::Served { mm }, Message::Watch { start, end }) => {
-                let same = self.kernel.identify_for(client.process.as_fd(), client.user).is_ok_and(|now| now.mm == mm);
-                let watched = if same {
-                    self.kernel.watch(client.process.as_fd(), mm, &(start..end))
-                } else {
-                    Err(Unwatchable::Gone)
-                };
-                client.send(
-                    match watched {
-                        Ok(slot) => Message::Watched { slot: slot.map(|slot| slot.index() as u64) },
-                        Err(why) => Message::Unwatchable { why: why as u64 },
-                    },
-                    &[],
-                )
-            }
-            (State::Served { mm }, Message::Unwatch { slot }) => {
-                let slot = Slot::new(slot as usize).ok_or(Some(Denial::Protocol))?;
-                self.kernel.unwatch(mm, slot);
-                client.send(Message::Unwatched, &[])
-            }
-            _ => Err(Some(Denial::Protocol)),
         }
     }
 
-    fn challenge(&mut self, client: &mut Client) -> Result<(), Option<Denial>> {
-        let identity = self.kernel.identify_for(client.process.as_fd(), client.user).map_err(Some)?;
-        self.kernel.sweep();
-        self.spaces.retain(|&mm, _| self.kernel.knows(mm));
-        if !self.spaces.contains_key(&identity.mm) {
-            let of_user = self.spaces.values().filter(|(user, _)| *user == client.user).count();
-            if of_user >= self.limits.per_user || self.spaces.len() >= self.limits.total {
-                return Err(Some(Denial::TooManyClients));
-            }
-        }
-        self.kernel.admit(client.process.as_fd(), identity.mm).map_err(Some)?;
-        let (start, len) = somewhere().map_err(|_| Some(Denial::Kernel))?;
-        let head = self.kernel.page(identity.mm).ok_or(Some(Denial::Kernel))?.0.head();
-        let until = Instant::now() + PATIENCE;
-        client.state = State::Challenged { mm: identity.mm, start, len, head, until };
-        client.send(Message::Challenge { start, len }, &[])
-    }
-
-    /// Says goodbye. Reports on an address space go on, unless nobody ever proved to be in it.
-    fn part(&mut self, client: &Client, why: Option<Denial>) {
-        if let Some(why) = why {
-            deny(client.socket.as_fd(), why);
-        }
-        if let State::Challenged { mm, .. } = client.state {
-            let waits = |other: &Client| matches!(other.state, State::Challenged { mm: its, .. } if its == mm);
-            if !self.spaces.contains_key(&mm) && !self.clients.iter().any(waits) {
-                self.kernel.end(mm);
-            }
-        }
+    /// Accepts descriptors from clients again, as before Linux 6.16, where the kernel cannot refuse them.
+    #[cfg(all(test, pindown_bpf))]
+    pub(super) fn accept_descriptors(&mut self) {
+        request::accept_descriptors(self.listener.as_fd(), true);
+        self.service.close_aside();
     }
 }
 
-impl Drop for Helper {
-    fn drop(&mut self) {
-        // Somebody may have removed it before.
-        fs::remove_file(&self.path).ok();
+/// Raises RLIMIT_NOFILE to what the limits take: for each connection the socket and the process that asks, for each address
+/// space two maps, what one message may bring, and connections that wait to be closed.
+fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
+    let refused = |what, why: String| Err(Unavailable::Refused { what, why });
+    if limits.total > load::SPACES {
+        return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
     }
-}
-
-impl Client {
-    fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> Result<(), Option<Denial>> {
-        wire::send(self.socket.as_fd(), message, fds, SendFlags::DONTWAIT).map_err(|_| None)
+    let needed = (4 * limits.total + request::STRANGERS + request::LEFT + OWN) as u64;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|current| current >= needed) {
+        return Ok(());
     }
-
-    fn is_late(&self, now: Instant) -> bool {
-        match self.state {
-            State::Silent { until } | State::Challenged { until, .. } => now > until,
-            State::Served { .. } => false,
-        }
+    let maximum = now.maximum.map(|maximum| maximum.max(needed));
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }) {
+        Ok(()) => Ok(()),
+        Err(error) => refused(
+            "RLIMIT_NOFILE",
+            format!("--total {} takes {needed} descriptors ({error}); raise the limit or lower --total", limits.total),
+        ),
     }
-}
-
-fn deny(socket: BorrowedFd<'_>, why: Denial) {
-    // Who does not listen need not know.
-    wire::send(socket, Message::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
-}
-
-/// A random range where nobody has memory.
-fn somewhere() -> io::Result<(u64, u64)> {
-    let mut random = [0_u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let (place, size) = random.split_at(8);
-    let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |all, &byte| all << 8 | u64::from(byte));
-    let pages = NOBODYS.start / 4096 / 2;
-    Ok((NOBODYS.start + number(place) % pages * 4096, (1 + number(size) % 4096) * 4096))
 }

@@ -13,6 +13,8 @@ const PROG_TEST_RUN: libc::c_int = 10;
 const OBJECT_INFO: libc::c_int = 15;
 const ATTACH: libc::c_int = 17;
 const MAP_FREEZE: libc::c_int = 22;
+const MAP_UPDATE_BATCH: libc::c_int = 26;
+const MAP_DELETE_BATCH: libc::c_int = 27;
 const LINK_CREATE: libc::c_int = 28;
 const ITER_CREATE: libc::c_int = 33;
 
@@ -104,6 +106,23 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
     let mut a = element(map, key.as_ptr(), 0, 0);
     // SAFETY: as for update.
     unsafe { bpf(MAP_DELETE, &mut a, 32) }.map(drop)
+}
+
+/// Removes elements by their keys, one after the other in `keys`, until one is not there. For a map of maps it costs one grace
+/// period of the kernel's, where removing each by itself costs one for each.
+pub(super) fn delete_all(map: BorrowedFd<'_>, keys: &[u64]) -> io::Result<()> {
+    let mut a = Attribute::new().u64(16, keys.as_ptr() as u64).u32(32, keys.len() as u32).fd(36, map);
+    // SAFETY: the keys live through the call; the map's keys have eight bytes (kernel.rs: of those maps alone it is called).
+    unsafe { bpf(MAP_DELETE_BATCH, &mut a, 56) }.map(drop)
+}
+
+/// Writes elements of a map of maps: for each key the descriptor of a map. As for [`delete_all`], at the cost of one grace period.
+pub(super) fn update_all(map: BorrowedFd<'_>, keys: &[u64], maps: &[libc::c_int]) -> io::Result<()> {
+    let count = keys.len().min(maps.len()) as u32;
+    let attribute = Attribute::new().u64(16, keys.as_ptr() as u64).u64(24, maps.as_ptr() as u64);
+    let mut a = attribute.u32(32, count).fd(36, map);
+    // SAFETY: keys and values live through the call; the map's keys have eight bytes, its values are descriptors of four.
+    unsafe { bpf(MAP_UPDATE_BATCH, &mut a, 56) }.map(drop)
 }
 
 /// Key and value sizes of a map, in bytes.

@@ -1,9 +1,9 @@
 //! What helper and client say to each other: messages of eight words over a Unix socket that keeps them apart.
-#![expect(unsafe_code, reason = "two socket options that rustix lacks; each block states its own reason")]
+#![expect(unsafe_code, reason = "a socket option that rustix lacks; the block states its reason")]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -40,7 +40,8 @@ pub(super) enum Message {
     Denied { why: u64 },
 }
 
-const LEN: usize = 32;
+/// Bytes of a message.
+pub(super) const LEN: usize = 32;
 const NONE: u64 = u64::MAX;
 
 impl Message {
@@ -76,6 +77,15 @@ impl Message {
         // What is not used is zero.
         (message.words() == [kind, a, b, c]).then_some(message)
     }
+
+    /// Parses a message. Returns `None` if it is none.
+    pub(super) fn from_bytes(bytes: &[u8; LEN]) -> Option<Self> {
+        let mut words = [0; 4];
+        for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        Self::from_words(words)
+    }
 }
 
 /// Sends a message, with descriptors; `flags` say whether it may wait.
@@ -109,11 +119,7 @@ pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Mes
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    let mut words = [0; 4];
-    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_le_bytes(*chunk);
-    }
-    match Message::from_words(words) {
+    match Message::from_bytes(&bytes) {
         Some(message) if got.bytes == LEN && !cut => Ok((message, fds)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -128,23 +134,6 @@ pub(super) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &raw mut len)
     };
     if result == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The process that connected. An error before Linux 6.5, which has no name for it that cannot come to mean another.
-pub(super) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `fd` is valid for `len` bytes.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut len)
-    };
-    if result != 0 || fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for this call alone.
-    let process = unsafe { OwnedFd::from_raw_fd(fd) };
-    rustix::io::fcntl_setfd(&process, rustix::io::FdFlags::CLOEXEC)?;
-    Ok(process)
 }
 
 #[cfg(test)]

@@ -54,8 +54,8 @@ pub(crate) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 
@@ -63,7 +63,7 @@ use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched, keeper};
 use crate::access::Access;
-use crate::journal::{Bell, Change, EventBell, Home, Page};
+use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use locked::Locked;
@@ -73,13 +73,12 @@ use sys::{Event, Message, Mode, Userfaultfd};
 
 /// One of the process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts
 /// its own.
-static MONITORS: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+static MONITORS: OfProcess<Vec<&'static Shared>> = OfProcess::new();
 
 #[derive(Debug)]
 struct Shared {
     uffd: Userfaultfd,
     mode: Mode,
-    home: Home,
     page: &'static Page,
     bell: EventBell,
     mappings: Mappings,
@@ -127,15 +126,14 @@ pub(crate) fn useful(settings: Settings) -> io::Result<()> {
 }
 
 fn start(mode: Mode) -> io::Result<&'static Shared> {
-    let mut known = MONITORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |shared: &&&Shared| shared.home.is_here() && shared.mode == mode && !shared.page.has_ended();
+    let mut known = MONITORS.lock(Vec::new);
+    let same = |shared: &&&Shared| shared.mode == mode && !shared.page.has_ended();
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
         mode,
-        home: Home::here()?,
         page: Box::leak(Page::boxed()),
         bell: EventBell::new()?,
         mappings: if mode == Mode::Plain { Mappings::open_to_read()? } else { Mappings::open()? },

@@ -5,6 +5,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 
 use super::*;
 use crate::monitor::Choice;

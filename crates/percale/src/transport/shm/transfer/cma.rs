@@ -166,12 +166,21 @@ impl Cma {
         }
     }
 
-    /// Whether the held address space is still a process's and has the word.
+    /// Whether the process id still leads to the address space that has the word; then it did so before. (The held address space outlives
+    /// its process while anybody copies from it, and does not answer this.)
     fn is_proved(&self) -> Result<(), NoCopy> {
-        let mut word = [0_u8; 8];
-        let local = [libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() }];
-        self.through(Direction::Read, &local, self.0.proof.0)?;
-        if u64::from_ne_bytes(word) == self.0.proof.1 { Ok(()) } else { Err(NoCopy::Ended) }
+        let (pid, proof) = (self.0.process.pid(), self.0.proof);
+        loop {
+            return match kernel::word_at(pid, proof.0).map_err(|error| (error.raw_os_error(), error)) {
+                Ok(word) if word == proof.1 => Ok(()),
+                Ok(_) | Err((Some(libc::EFAULT | libc::ESRCH), _)) => Err(NoCopy::Ended),
+                Err((Some(libc::EINTR), _)) => continue,
+                Err((_, error)) => {
+                    self.refuse(&error);
+                    Err(NoCopy::Refused)
+                }
+            };
+        }
     }
 
     /// One system call through the file.

@@ -35,6 +35,18 @@ pub(super) fn links(options: TcpOptions) -> (TcpLink, TcpLink) {
     (TcpLink::new(OwnedFd::from(a), options).unwrap(), TcpLink::new(OwnedFd::from(b), options).unwrap())
 }
 
+#[test]
+fn a_socket_that_has_no_peer_any_more_is_a_lost_connection() {
+    let (a, _b) = sockets();
+    let again = a.try_clone().unwrap();
+    let mut link = TcpLink::new(OwnedFd::from(a), SMALL).unwrap();
+    rustix::net::connect_unspec(&again).unwrap();
+    // Another call takes the first error, as a thread's may; the kernel answers all later ones with ENOTCONN.
+    assert!(rustix::net::sockopt::socket_error(&again).unwrap().is_err());
+    let lost = (0..1000).find_map(|_| link.poll(0, &mut Notes::keeping(0)).err());
+    assert!(matches!(lost, Some(Broken::Died(_))), "{lost:?}");
+}
+
 pub(super) fn tagged(len: usize, tag: u64) -> Head {
     Head { kind: Kind::Tagged, flags: Flags::DATA, len: len as u32, tag, data: !tag, id: 0 }
 }

@@ -1,6 +1,7 @@
 //! The programs against the running kernel. Without privilege each test says why it does nothing.
 #![expect(unsafe_code, reason = "the tests make the memory changes that are to be reported")]
 
+mod aside;
 mod quiet;
 mod reported;
 mod stress;
@@ -140,8 +141,8 @@ fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let source = monitor.source();
-    let Source::Here { kernel, mm, .. } = &*source else { panic!("it was loaded here") };
-    let (_, map) = kernel.page(*mm).expect("this process has one");
+    let Source::Here { kernel, space, .. } = &*source else { panic!("it was loaded here") };
+    let (_, map) = kernel.page(*space).expect("this process has one");
     let fd = map.as_raw_fd() as u64;
     let shared = libc::MAP_SHARED as u64;
     // Not even root, through the descriptor that clients get.

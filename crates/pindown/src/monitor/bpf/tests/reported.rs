@@ -120,7 +120,8 @@ fn mon_012_advice_that_takes_pages() {
 
 /// The slot that watches `memory`, and its number before and after `work`.
 fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64) {
-    let Ok(Watch::Inode(slot)) = monitor.watch(memory.all()) else { panic!("a shared mapping has an inode") };
+    let watch = monitor.watch(memory.all());
+    let Ok(Watch::Inode(slot)) = watch else { panic!("a shared mapping has an inode: {watch:?}") };
     let before = monitor.page().inode(slot);
     work();
     let after = monitor.page().inode(slot);

@@ -1,0 +1,34 @@
+//! The fence of all threads is refused after the cache was opened.
+
+use super::*;
+use crate::cache::grace::Grace;
+
+#[test]
+fn rcache_010_without_a_fence_each_lane_is_waited_for_that_has_not_had_the_lock_since() {
+    let epoch = AtomicU64::new(0);
+    let mut grace = Grace::with(|| false);
+    let ended = |grace: &mut Grace, epoch: &crate::sync::AtomicU64| {
+        let mut all = Vec::new();
+        grace.pass(epoch, |number| all.push(number));
+        all
+    };
+    let (one, other) = (grace.join(), grace.join());
+    grace.retire(7);
+    assert!(ended(&mut grace, &epoch).is_empty() && grace.lacks_fence());
+    grace.fenced(&one);
+    assert!(ended(&mut grace, &epoch).is_empty() && grace.lacks_fence(), "the other has not been here");
+    grace.retire(8);
+    // It is here in the middle of a use.
+    other.begin(Parity::of(0));
+    grace.fenced(&other);
+    assert!(ended(&mut grace, &epoch).is_empty() && !grace.lacks_fence(), "the use has not ended");
+    other.end(Parity::of(0));
+    assert_eq!(ended(&mut grace, &epoch), [7], "and what was taken out since waits");
+    assert!(grace.lacks_fence());
+    // A lane that comes later finds nothing of it, and one that goes is not waited for.
+    let _later = grace.join();
+    grace.leave(&other, &mut 0);
+    grace.fenced(&one);
+    assert_eq!(ended(&mut grace, &epoch), [8]);
+    assert!(!grace.lacks_fence());
+}

@@ -1,0 +1,210 @@
+//! Registrars that panic, fail, block, and call the cache.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::sync::{Barrier, OnceLock};
+
+use super::*;
+
+/// What a registrar does at a call, beside its work.
+type Twist = Box<dyn Fn(Range) + Send + Sync>;
+
+/// Pins in a [`Memory`], and does more.
+#[derive(Default)]
+struct Twisted {
+    memory: Arc<Memory>,
+    pin: OnceLock<Twist>,
+    unpin: OnceLock<Twist>,
+}
+
+impl Registrar for Arc<Twisted> {
+    type Pin = (u64, Range);
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Self::Pin>> {
+        self.pin.get().into_iter().for_each(|twist| twist(range));
+        let Pinned { pin, local_key, remote_key } = self.memory.pin(range, access)?;
+        Ok(Pinned { pin: (pin, range), local_key, remote_key })
+    }
+
+    fn unpin(&self, (pin, range): Self::Pin) {
+        self.memory.unpin(pin);
+        self.unpin.get().into_iter().for_each(|twist| twist(range));
+    }
+}
+
+fn twisted() -> (Arc<Twisted>, Cache<Arc<Twisted>>, Notifier) {
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let registrar = Arc::new(Twisted::default());
+    let cache = Cache::builder(Arc::clone(&registrar)).monitor(Choice::Imported(imported)).max_count(64);
+    (registrar, cache.open().expect("opens"), notifier)
+}
+
+impl Twisted {
+    fn at_pin(&self, twist: impl Fn(Range) + Send + Sync + 'static) {
+        assert!(self.pin.set(Box::new(twist)).is_ok(), "once");
+    }
+
+    fn at_unpin(&self, twist: impl Fn(Range) + Send + Sync + 'static) {
+        assert!(self.unpin.set(Box::new(twist)).is_ok(), "once");
+    }
+
+    /// Pins that have not been undone.
+    fn pinned(&self) -> u64 {
+        self.memory.pinned.load(Ordering::Relaxed) - self.memory.unpinned.load(Ordering::Relaxed)
+    }
+}
+
+fn transfer(lane: &Lane<Arc<Twisted>>, range: Range) {
+    lane.end(lane.get(range, READ).expect("registered"));
+}
+
+#[test]
+fn rcache_021_an_unpin_that_panics_leaves_no_other_registration_pinned() {
+    let (registrar, cache, _notifier) = twisted();
+    registrar.at_unpin(|_| panic!("a registrar that always panics"));
+    let lane = cache.lane();
+    (0..8).for_each(|n| transfer(&lane, pages(10 * n, 1)));
+    cache.flush();
+    assert_eq!((registrar.pinned(), cache.stats().retired), (0, 0), "by a flush");
+    // By a look-up, which is served all the same.
+    for n in 0..1000 {
+        transfer(&lane, pages(10 * n, 1));
+    }
+    assert!(lane.is_idle() && registrar.pinned() <= 64);
+    let own = cache.register(pages(0, 1), READ).expect("registered");
+    let before = registrar.pinned();
+    cache.deregister(own.handle).expect("is there");
+    assert_eq!(registrar.pinned(), before - 1);
+    drop((lane, cache));
+    assert_eq!(registrar.pinned(), 0, "by the end of the cache");
+}
+
+#[test]
+fn rcache_021_an_unpin_of_one_use_that_panics_ends_the_use() {
+    let registrar = Arc::new(Twisted::default());
+    registrar.at_unpin(|_| panic!("a registrar that always panics"));
+    let cache = Cache::builder(Arc::clone(&registrar)).monitor(Choice::None).open().expect("opens");
+    let lane = cache.lane();
+    (0..8).for_each(|n| transfer(&lane, pages(n, 1)));
+    assert_eq!((registrar.pinned(), cache.stats().failures), (0, 0));
+}
+
+#[test]
+fn rcache_021_a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() {
+    let (registrar, cache, notifier) = twisted();
+    registrar.at_pin(|range| assert!(range.start() != 0, "a registrar that panics at one address"));
+    let lane = cache.lane();
+    for _ in 0..3 {
+        catch_unwind(AssertUnwindSafe(|| transfer(&lane, pages(0, 1)))).expect_err("its panic");
+        catch_unwind(AssertUnwindSafe(|| cache.register(pages(0, 1), READ))).expect_err("its panic");
+    }
+    assert_eq!(cache.0.table().registering(), 0, "no registration has begun");
+    transfer(&lane, pages(1, 1));
+    transfer(&lane, pages(1, 1));
+    notifier.changed(pages(1, 1));
+    cache.sweep();
+    let stats = cache.stats();
+    assert_eq!((stats.misses, stats.hits, stats.failures, stats.retired, stats.own), (1, 1, 3, 0, 0), "{stats:?}");
+    assert!(lane.is_idle() && registrar.pinned() == 0);
+}
+
+#[test]
+fn mon_004_an_application_that_panics_when_it_is_asked_what_it_watches_leaves_nothing_begun() {
+    let (_notifier, imported) = Notifier::new(|range, _| range.start() != 0 || panic!("asked")).expect("a descriptor");
+    let memory = Arc::new(Memory::default());
+    let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
+    let lane = cache.lane();
+    catch_unwind(AssertUnwindSafe(|| lane.get(pages(0, 1), READ).map(|used| lane.end(used)))).expect_err("its panic");
+    assert_eq!(cache.0.table().registering(), 0, "no registration has begun");
+    let _ = key(&lane, pages(1, 1), READ);
+    assert_eq!(cache.stats().entries, 1);
+}
+
+#[test]
+fn rcache_023_a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_next() {
+    let memory = Arc::new(Memory { limit: Some(0), ..Memory::default() });
+    let (cache, _notifier) = open(&memory, 64, u64::MAX);
+    let lane = cache.lane();
+    for _ in 0..3 {
+        let error = lane.get(pages(0, 1), READ).expect_err("no pin is allowed");
+        assert_eq!(error.errno(), libc::ENOMEM);
+        cache.register(pages(0, 1), READ).expect_err("no pin is allowed");
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.failures, stats.entries, stats.own, cache.0.table().registering()), (3, 0, 0, 0), "{stats:?}");
+    assert!(lane.is_idle());
+}
+
+#[test]
+fn rcache_010_while_a_registrar_blocks_others_use_the_cache() {
+    let (registrar, cache, notifier) = twisted();
+    // It blocks at two addresses: pinning one, unpinning the other.
+    let (in_call, go_on) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
+    let block = |at: Range| {
+        let (in_call, go_on) = (Arc::clone(&in_call), Arc::clone(&go_on));
+        move |range: Range| {
+            if range == at {
+                in_call.wait();
+                go_on.wait();
+            }
+        }
+    };
+    registrar.at_pin(block(pages(1, 1)));
+    registrar.at_unpin(block(pages(2, 1)));
+    let lane = cache.lane();
+    let own = cache.register(pages(2, 1), READ).expect("registered");
+    std::thread::scope(|scope| {
+        scope.spawn(|| transfer(&cache.lane(), pages(1, 1)));
+        scope.spawn(|| cache.deregister(own.handle));
+        in_call.wait();
+        for n in 10..100 {
+            transfer(&lane, pages(n, 1));
+            transfer(&lane, pages(n, 1));
+        }
+        notifier.changed(pages(50, 60));
+        cache.sweep();
+        cache.flush();
+        assert_eq!((cache.check(), cache.stats().failures), (None, 0));
+        let lane = cache.lane();
+        transfer(&lane, pages(10, 1));
+        go_on.wait();
+    });
+    transfer(&lane, pages(1, 1));
+    drop((lane, cache));
+    assert_eq!(registrar.pinned(), 0);
+}
+
+#[test]
+fn rcache_010_registrars_may_call_the_cache() {
+    let (registrar, cache, notifier) = twisted();
+    let (calls, called) = mpsc::channel();
+    let reaches = |cache: &Cache<Arc<Twisted>>, calls: &mpsc::Sender<u64>, range: Range| {
+        // Of odd pages it registers the one before, and so do those calls not call for ever.
+        if range.start() / page_size() % 2 == 1 {
+            let lane = cache.lane();
+            transfer(&lane, pages(range.start() / page_size() - 1, 1));
+            cache.sweep();
+            cache.flush();
+            let own = cache.register(pages(1000, 1), READ).expect("registered");
+            cache.deregister(own.handle).expect("is there");
+            calls.send(cache.stats().misses).expect("is there");
+        }
+    };
+    registrar.at_pin({
+        let (cache, calls) = (cache.clone(), calls.clone());
+        move |range| reaches(&cache, &calls, range)
+    });
+    registrar.at_unpin({
+        let cache = cache.clone();
+        move |range| reaches(&cache, &calls, range)
+    });
+    let lane = cache.lane();
+    for n in 0..40 {
+        transfer(&lane, pages(n, 1));
+        notifier.changed(pages(n, 1));
+        cache.sweep();
+    }
+    cache.flush();
+    assert!(called.try_iter().count() >= 40, "pinned and unpinned");
+    assert!(lane.is_idle() && cache.stats().entries + cache.stats().retired == registrar.pinned());
+}

@@ -1,0 +1,110 @@
+//! What there is once in a process: begun anew in a forked child, whose copy may be locked by a thread that it has not.
+
+#![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
+
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value of this process behind a lock. A child that was forked while a thread held the lock has a value of its own, and never
+/// waits for that thread. What the child inherited is never freed.
+pub(crate) struct OfProcess<T: 'static>(AtomicPtr<Owned<T>>);
+
+struct Owned<T> {
+    process: u64,
+    value: Mutex<T>,
+    /// What the process inherited: so that tools that look for lost memory find it.
+    _inherited: *mut Self,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// The value, which `make` begins in each process.
+    pub(crate) fn lock(&'static self, make: impl FnOnce() -> T) -> MutexGuard<'static, T> {
+        let found = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or made by `Box::leak` below, and shared from then on.
+        let owned = match unsafe { found.as_ref() } {
+            Some(owned) if owned.process == process() => owned,
+            _ => self.begin(found, make()),
+        };
+        owned.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A value of this process, unless another thread has begun one.
+    #[cold]
+    fn begin(&self, before: *mut Owned<T>, value: T) -> &'static Owned<T> {
+        let fresh = Box::into_raw(Box::new(Owned { process: process(), value: Mutex::new(value), _inherited: before }));
+        let now = match self.0.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: made above, and known to nobody else.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        };
+        // SAFETY: made by `Box::into_raw` here or in another thread, and never freed once it was stored.
+        unsafe { &*now }
+    }
+}
+
+/// A number that no process has that this one is a fork of, nor a fork of this one.
+#[cfg(not(loom))]
+fn process() -> u64 {
+    /// Numbers given so far, by this process and those that it is a fork of.
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    let Some(word) = word() else {
+        // The kernel cannot wipe memory in a child (before 4.14), or has none left.
+        return u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs()) | 1 << 63;
+    };
+    match word.load(Ordering::Acquire) {
+        0 => {
+            let number = GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
+            word.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| number)
+        }
+        number => number,
+    }
+}
+
+/// A word that the kernel wipes in each child.
+#[cfg(not(loom))]
+fn word() -> Option<&'static AtomicU64> {
+    static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+    let mut found = WORD.load(Ordering::Acquire);
+    if found.is_null() {
+        let fresh = std::ptr::from_ref(super::wiped::page().ok()?.next()?.word()).cast_mut();
+        // Of two threads that come here at once, one leaves its page unused.
+        found = WORD
+            .compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire)
+            .map_or_else(|other| other, |_| fresh);
+    }
+    // SAFETY: the page of the word is never unmapped.
+    unsafe { found.as_ref() }
+}
+
+/// Models have no children.
+#[cfg(loom)]
+fn process() -> u64 {
+    1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_value_in_a_process() {
+        static VALUE: OfProcess<u32> = OfProcess::new();
+        *VALUE.lock(|| 5) += 1;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| *VALUE.lock(|| panic!("it has begun")) += 1);
+            }
+        });
+        assert_eq!(*VALUE.lock(|| 0), 14);
+        assert_eq!(process(), process());
+    }
+}

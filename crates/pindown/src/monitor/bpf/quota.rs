@@ -1,0 +1,84 @@
+//! What each user of the helper may have of one kind: connections, address spaces, watched files.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Limits of one kind, and what is taken of it.
+#[derive(Debug)]
+pub(super) struct Quota<K> {
+    each: usize,
+    total: usize,
+    all: Arc<AtomicUsize>,
+    by_key: HashMap<K, Arc<AtomicUsize>>,
+}
+
+/// Which limit was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// That of one user.
+    Each,
+    /// That of all together.
+    Total,
+}
+
+/// One that was taken. It is given back when this is dropped, on whichever thread.
+#[derive(Debug)]
+pub(super) struct Charge([Arc<AtomicUsize>; 2]);
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for count in &self.0 {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<K: Eq + Hash> Quota<K> {
+    pub(super) fn new(each: usize, total: usize) -> Self {
+        Self { each, total, all: Arc::default(), by_key: HashMap::new() }
+    }
+
+    /// Takes one for `key`. Called by one thread at a time.
+    pub(super) fn take(&mut self, key: K) -> Result<Charge, Reached> {
+        if self.all.load(Ordering::Relaxed) >= self.total {
+            return Err(Reached::Total);
+        }
+        // Keys that have nothing are forgotten before the table grows.
+        if self.by_key.len() == self.by_key.capacity() {
+            self.by_key.retain(|_, count| count.load(Ordering::Relaxed) > 0);
+        }
+        let count = self.by_key.entry(key).or_default();
+        if count.load(Ordering::Relaxed) >= self.each {
+            return Err(Reached::Each);
+        }
+        let charge = Charge([Arc::clone(count), Arc::clone(&self.all)]);
+        for count in &charge.0 {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(charge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mon_034_what_one_user_takes_is_not_taken_from_another() {
+        let mut quota = Quota::new(2, 3);
+        let first = [quota.take(1), quota.take(1)].map(|taken| taken.expect("within both limits"));
+        assert_eq!(quota.take(1).expect_err("a third of one user"), Reached::Each);
+        let other = quota.take(2).expect("another user's first");
+        assert_eq!(quota.take(2).expect_err("a fourth of all"), Reached::Total);
+        drop(first);
+        let again = [quota.take(1), quota.take(2)].map(|taken| taken.expect("two were given back"));
+        drop((other, again));
+        assert_eq!(quota.all.load(Ordering::Relaxed), 0);
+        for user in 0..1000 {
+            quota.take(user).expect("given back at once");
+        }
+        assert!(quota.by_key.len() < 100, "users that have nothing are forgotten");
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests as the helper receives them: a message, and the process that sent it.
+//!
+//! The kernel names the sender of each message by a pidfd (SO_PASSPIDFD, Linux 6.5), which no later process can have. A socket
+//! outlives exec and fork and can be passed on, so what the peer was when it connected says nothing about a request.
+//!
+//! # Descriptors from strangers
+//! Closing the last copy of a descriptor may take as long as its maker likes (a socket with SO_LINGER, a file of FUSE). It makes no
+//! difference whether the receiver has room for it: what it has no room for, or leaves in the queue, is closed in its own context,
+//! too. So the helper has the kernel refuse such messages at their sender (SO_PASSRIGHTS, Linux 6.16). Where that does not
+//! exist it takes all descriptors that come and closes them, and every connection, on a thread of their own ([`Aside`]).
+#![expect(
+    unsafe_code,
+    reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
+)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::mpsc;
+use std::thread;
+
+use super::quota::{Charge, Quota};
+use super::wire::{self, Message};
+
+/// asm-generic/socket.h
+const SO_PASSPIDFD: libc::c_int = 76;
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// linux/socket.h
+const SCM_PIDFD: libc::c_int = 4;
+/// Descriptors that one message can carry at most: SCM_MAX_FD of the kernel's.
+pub(super) const STRANGERS: usize = 253;
+
+/// What came in.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// `None` if it is no message of the protocol.
+    pub(super) message: Option<Message>,
+    /// The process that sent it: `None` if the kernel cannot tell, or the process has been reaped.
+    pub(super) sender: Option<OwnedFd>,
+    /// Descriptors that nobody asked for.
+    pub(super) strangers: Vec<OwnedFd>,
+}
+
+fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> bool {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` lives through the call and has `len` bytes.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), len) == 0 }
+}
+
+/// Has the kernel name each sender on connections of this listener. Before Linux 6.5 it cannot, and each client is refused.
+pub(super) fn name_senders(listener: BorrowedFd<'_>) {
+    set(listener, SO_PASSPIDFD, 1);
+}
+
+/// Has the kernel refuse descriptors on connections of this listener, or accept them again. Whether it can.
+pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool {
+    set(listener, SO_PASSRIGHTS, wanted.into())
+}
+
+/// Reads one request, without waiting.
+///
+/// # Errors
+/// `UnexpectedEof` if the peer has closed; `WouldBlock` if there is none; else those of recvmsg(2).
+pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
+    /// Ancillary space for descriptors of strangers, and for one pidfd.
+    #[repr(C, align(8))]
+    struct Space([MaybeUninit<u8>; 2048]);
+    let mut bytes = [0_u8; wire::LEN];
+    let mut space = Space([MaybeUninit::uninit(); 2048]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros are a header without any buffers.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = space.0.as_mut_ptr().cast();
+    header.msg_controllen = size_of::<Space>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header describes buffers of this function, of the sizes that it says.
+    let got = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (sender, strangers) = descriptors(&header);
+    // A message without bytes looks like the end, but has a sender.
+    if got == 0 && sender.is_none() && strangers.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let whole = got as usize == wire::LEN && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
+    let message = if whole && strangers.is_empty() { Message::from_bytes(&bytes) } else { None };
+    Ok(Request { message, sender, strangers })
+}
+
+/// Takes every descriptor out of a received header.
+fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
+    let (mut sender, mut strangers) = (None, Vec::new());
+    // SAFETY: the kernel has filled the header and its control buffer, which live in the caller.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: not null, so it is a whole header in the control buffer.
+    while let Some(control) = unsafe { next.as_ref() } {
+        // SAFETY: as above; the address is only computed.
+        let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::c_int>();
+        // SAFETY: it only computes a length.
+        let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+        let count = control.cmsg_len.saturating_sub(empty) / size_of::<libc::c_int>();
+        for index in 0..count {
+            // SAFETY: the kernel wrote `count` numbers after the header.
+            let fd = unsafe { data.wrapping_add(index).read_unaligned() };
+            let is = (control.cmsg_level, control.cmsg_type);
+            if fd < 0 || !matches!(is, (libc::SOL_SOCKET, libc::SCM_RIGHTS | SCM_PIDFD)) {
+                continue;
+            }
+            // SAFETY: the kernel has made the descriptor for this message, for this process.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            if control.cmsg_type == SCM_PIDFD { sender = Some(fd) } else { strangers.push(fd) }
+        }
+        // SAFETY: as for the first.
+        next = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+    (sender, strangers)
+}
+
+/// Closing threads of one user for connections that were refused, and of all users.
+const REFUSALS: (usize, usize) = (32, 512);
+/// Connections that wait for a thread before no more are accepted.
+pub(super) const LEFT: usize = 256;
+
+/// Something whose closing may last, and what is charged to its user until it is closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub(super) user: u32,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// `None` for a connection that was refused.
+    pub(super) charge: Option<Charge>,
+}
+
+/// Closes what may take long, on threads of their own. Each keeps the charge of its connection until it is done, so the quotas limit
+/// their number.
+#[derive(Debug)]
+pub(super) struct Aside {
+    /// Whether the kernel refuses descriptors: then closing a connection takes no time, and no thread is needed.
+    prompt: bool,
+    /// What there is no thread for yet.
+    left: Vec<Closing>,
+    refusals: Quota<u32>,
+}
+
+impl Aside {
+    pub(super) fn new(prompt: bool) -> Self {
+        Self { prompt, left: Vec::new(), refusals: Quota::new(REFUSALS.0, REFUSALS.1) }
+    }
+
+    pub(super) fn close(&mut self, closing: Closing) {
+        if self.prompt && closing.descriptors.len() <= 1 {
+            return drop(closing);
+        }
+        self.left.push(closing);
+        self.retry();
+    }
+
+    /// Whether no more connections should be accepted until some are closed.
+    pub(super) fn is_full(&self) -> bool {
+        self.left.len() >= LEFT
+    }
+
+    /// Tries again what there was no thread for.
+    pub(super) fn retry(&mut self) {
+        for mut closing in std::mem::take(&mut self.left) {
+            if closing.charge.is_none() {
+                closing.charge = self.refusals.take(closing.user).ok();
+            }
+            if closing.charge.is_none() {
+                self.left.push(closing);
+                continue;
+            }
+            let (give, take) = mpsc::channel::<Closing>();
+            let builder = thread::Builder::new().name("pindown-close".into()).stack_size(64 << 10);
+            // The thread is made first: a closure that finds none would be dropped here, with the descriptors.
+            let unsent = match builder.spawn(move || drop(take.recv())) {
+                Ok(_) => give.send(closing).err().map(|mpsc::SendError(closing)| closing),
+                Err(_) => Some(closing),
+            };
+            self.left.extend(unsent);
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! A connection to the helper, from its first message to its end.
+//!
+//! ```text
+//! Silent -- Hello --> Settling -- published, quiet --> Challenged -- Done --> Served <-- answer --> Locked
+//! ```
+//!
+//! Each state but `Served` has a deadline. In `Settling` the helper first waits until the page is published ([`super::publish`]). There
+//! and in `Locked` it looks again after a pause that grows; it reads nothing from the connection meanwhile.
+//!
+//! Every request is that of the process which sent it ([`super::request`]), and is served if this process is, now, in the address
+//! space that the connection is for ([`Kernel::space_of`]).
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::net::SendFlags;
+
+use super::Slot;
+use super::client::NOBODYS;
+use super::kernel::{Inode, Kernel, SpaceId};
+use super::load;
+use super::page::Change;
+use super::publish::Published;
+use super::quota::{Charge, Quota, Reached};
+use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::request::{self, Aside, Closing, Request};
+use super::server::Limits;
+use super::wire::{self, Message};
+
+/// Until Hello, until the end of changes that began before, until the challenge is met.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Until the lock of an address space is free.
+const LOCKED: Duration = Duration::from_millis(50);
+/// The longest pause between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Address spaces of one user that may watch one file, of the 64 that the programs have room for.
+const WATCHERS: usize = 32;
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    socket: OwnedFd,
+    user: u32,
+    state: State,
+    charge: Charge,
+}
+
+/// When to look again, and until when.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    next: Instant,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Retry {
+    fn new(now: Instant, within: Duration) -> Self {
+        Self { next: now, pause: Duration::from_millis(1), until: now + within }
+    }
+
+    /// Not before the deadline: something else wakes it.
+    fn idle(self) -> Self {
+        Self { next: self.until, ..self }
+    }
+
+    fn again(self, now: Instant) -> Self {
+        Self { next: (now + self.pause).min(self.until), pause: (2 * self.pause).min(PAUSE), ..self }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Silent { until: Instant },
+    Settling { space: SpaceId, process: OwnedFd, retry: Retry },
+    Challenged { space: SpaceId, start: u64, len: u64, head: u64, until: Instant },
+    Served { space: SpaceId },
+    Locked { space: SpaceId, process: OwnedFd, range: Range<u64>, retry: Retry },
+}
+
+/// The end of a connection, with a reason that is sent if there is one.
+type Ended = Option<Denial>;
+
+impl Session {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// Whether a message would be read.
+    pub(super) fn hears(&self) -> bool {
+        !matches!(self.state, State::Settling { .. } | State::Locked { .. })
+    }
+
+    /// When there is something to do even if nothing comes.
+    pub(super) fn next(&self) -> Option<Instant> {
+        match &self.state {
+            State::Silent { until } | State::Challenged { until, .. } => Some(*until),
+            State::Settling { retry, .. } | State::Locked { retry, .. } => Some(retry.next),
+            State::Served { .. } => None,
+        }
+    }
+
+    /// Has it look again at once, if it waits for its page.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if let State::Settling { retry, .. } = &mut self.state {
+            retry.next = now.min(retry.next);
+        }
+    }
+
+    /// The space that was admitted for this session and that no process has proved to be in yet.
+    fn unproven(&self) -> Option<SpaceId> {
+        match self.state {
+            State::Settling { space, .. } | State::Challenged { space, .. } => Some(space),
+            _ => None,
+        }
+    }
+
+    fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> Result<(), Ended> {
+        // A client that does not take its answers is dropped.
+        wire::send(self.socket.as_fd(), message, fds, SendFlags::DONTWAIT).map_err(|_| None)
+    }
+}
+
+/// What the helper knows of an address space besides its page.
+#[derive(Debug)]
+struct Admitted {
+    /// No call or request of io_uring that began before the page was there is left, or what it does is distrusted.
+    quiet: bool,
+    /// A process has shown to be in it.
+    proven: bool,
+    /// Sessions that wait for the above.
+    waiting: usize,
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(super) struct Service {
+    kernel: Kernel,
+    spaces: HashMap<SpaceId, Admitted>,
+    connections: Quota<u32>,
+    pages: Quota<u32>,
+    files: Quota<u32>,
+    watchers: Quota<(u32, Inode)>,
+    aside: Aside,
+}
+
+impl Service {
+    /// `prompt`: closing a connection takes no time, see [`Aside`].
+    pub(super) fn new(kernel: Kernel, limits: Limits, prompt: bool) -> Self {
+        Self {
+            kernel,
+            spaces: HashMap::new(),
+            connections: Quota::new(limits.per_user, limits.total),
+            pages: Quota::new(limits.per_user, limits.total),
+            files: Quota::new(limits.files_per_user, load::INODES),
+            watchers: Quota::new(WATCHERS, usize::MAX),
+            aside: Aside::new(prompt),
+        }
+    }
+
+    /// An error if a program was skipped.
+    pub(super) fn check(&self) -> Result<(), Unavailable> {
+        self.kernel.check()
+    }
+
+    /// Readable when a session that waits for its page should look again, until [`Self::clear_published`].
+    pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
+        self.kernel.published()
+    }
+
+    pub(super) fn clear_published(&self) {
+        self.kernel.clear_published();
+    }
+
+    pub(super) fn end_all(&mut self) {
+        self.kernel.end_all();
+    }
+
+    /// Removes what has ended.
+    pub(super) fn tidy(&mut self) {
+        for space in self.kernel.sweep() {
+            self.spaces.remove(&space);
+        }
+        self.aside.retry();
+    }
+
+    #[cfg(all(test, pindown_bpf))]
+    pub(super) fn close_aside(&mut self) {
+        self.aside = Aside::new(false);
+    }
+
+    /// Begins a session, if its user may have another connection.
+    pub(super) fn welcome(&mut self, socket: OwnedFd, user: u32) -> Option<Session> {
+        match self.connections.take(user) {
+            Ok(charge) => {
+                let state = State::Silent { until: Instant::now() + DEADLINE };
+                Some(Session { socket, user, state, charge })
+            }
+            Err(reached) => {
+                self.refuse(socket, user, denial(reached, Denial::TooManyClients));
+                None
+            }
+        }
+    }
+
+    /// Whether a connection can be accepted now: those that were refused are not too slow to close.
+    pub(super) fn accepts(&self) -> bool {
+        !self.aside.is_full()
+    }
+
+    /// Closes a connection that is no session.
+    pub(super) fn refuse(&mut self, socket: OwnedFd, user: u32, why: Denial) {
+        deny(socket.as_fd(), why);
+        self.aside.close(Closing { user, descriptors: vec![socket], charge: None });
+    }
+
+    /// Does what is to be done for a session: a message is there, or its time has come. `None`: it has ended.
+    pub(super) fn advance(&mut self, mut session: Session, ready: bool, now: Instant) -> Option<Session> {
+        let mut strangers = Vec::new();
+        let ended = match (&session.state, ready) {
+            (State::Settling { .. } | State::Locked { .. }, true) => Err(None),
+            (State::Settling { .. }, false) => self.settle(&mut session, now),
+            (State::Locked { .. }, false) => self.look(&mut session, now),
+            (_, true) => self.hear(&mut session, now, &mut strangers),
+            (State::Silent { until } | State::Challenged { until, .. }, false) if *until <= now => {
+                Err(Some(Denial::Challenge))
+            }
+            (_, false) => Ok(()),
+        };
+        match ended {
+            Ok(()) => Some(session),
+            Err(why) => {
+                self.part(session, why, strangers);
+                None
+            }
+        }
+    }
+
+    /// Ends a session. Reports on its address space go on, unless no process has proved to be in it.
+    fn part(&mut self, session: Session, why: Ended, mut strangers: Vec<OwnedFd>) {
+        if let Some(why) = why {
+            deny(session.socket.as_fd(), why);
+        }
+        if let Some(space) = session.unproven() {
+            self.stop_waiting(space);
+        }
+        strangers.push(session.socket);
+        let (user, charge) = (session.user, Some(session.charge));
+        self.aside.close(Closing { user, descriptors: strangers, charge });
+    }
+
+    fn stop_waiting(&mut self, space: SpaceId) {
+        let Some(admitted) = self.spaces.get_mut(&space) else { return };
+        admitted.waiting -= 1;
+        if !admitted.proven && admitted.waiting == 0 {
+            self.kernel.end(&[space]);
+            self.spaces.remove(&space);
+        }
+    }
+
+    /// Reads one message and answers it.
+    fn hear(&mut self, session: &mut Session, now: Instant, strangers: &mut Vec<OwnedFd>) -> Result<(), Ended> {
+        let Request { message, sender, strangers: brought } = match request::receive(session.socket.as_fd()) {
+            Ok(request) => request,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(_) => return Err(None),
+        };
+        *strangers = brought;
+        let message = message.ok_or(Some(Denial::Protocol))?;
+        let sender = sender.ok_or(Some(Denial::NoPidfd))?;
+        match (&session.state, message) {
+            (State::Silent { .. }, Message::Hello { version }) if version != wire::VERSION => {
+                Err(Some(Denial::Version))
+            }
+            (State::Silent { .. }, Message::Hello { .. }) => self.begin(session, sender, now),
+            (&State::Challenged { space, start, len, head, .. }, Message::Done) => {
+                self.grant(session, space, &(start..start + len), head, sender.as_fd())
+            }
+            (&State::Served { space }, Message::Watch { start, end }) => {
+                let retry = Retry::new(now, LOCKED);
+                session.state = State::Locked { space, process: sender, range: start..end, retry };
+                self.look(session, now)
+            }
+            (&State::Served { space }, Message::Unwatch { slot }) => {
+                let slot = Slot::new(slot as usize).ok_or(Some(Denial::Protocol))?;
+                let who = self.kernel.identify(sender.as_fd()).map_err(Some)?;
+                if self.kernel.space_of(&who) != Some(space) {
+                    return Err(Some(Denial::OtherAddressSpace));
+                }
+                self.kernel.unwatch(space, slot);
+                session.send(Message::Unwatched, &[])
+            }
+            _ => Err(Some(Denial::Protocol)),
+        }
+    }
+
+    /// Answers Hello: has the sender's address space reported on.
+    fn begin(&mut self, session: &mut Session, process: OwnedFd, now: Instant) -> Result<(), Ended> {
+        let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
+        if !who.is_of(session.user) {
+            return Err(Some(Denial::NotTheUsers));
+        }
+        let space = match self.kernel.space_of(&who) {
+            Some(space) => space,
+            None => {
+                let charge = self.charge_page(session.user)?;
+                let space = self.kernel.admit(&who, Some(charge)).map_err(Some)?;
+                self.spaces.insert(space, Admitted { quiet: false, proven: false, waiting: 0 });
+                space
+            }
+        };
+        let admitted = self.spaces.get_mut(&space).ok_or(Some(Denial::Kernel))?;
+        admitted.waiting += 1;
+        session.state = State::Settling { space, process, retry: Retry::new(now, DEADLINE) };
+        self.settle(session, now)
+    }
+
+    fn charge_page(&mut self, user: u32) -> Result<Charge, Ended> {
+        let taken = self.pages.take(user).or_else(|_| {
+            // Some may have ended since the last look.
+            self.tidy();
+            self.pages.take(user)
+        });
+        taken.map_err(|reached| Some(denial(reached, Denial::TooManySpaces)))
+    }
+
+    /// Sends the challenge, if the programs know the page and every call and request of io_uring has ended that began before they did.
+    fn settle(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
+        let State::Settling { space, ref process, ref mut retry } = session.state else { return Ok(()) };
+        match self.kernel.progress(space) {
+            Published::Pending if now < retry.until => {
+                *retry = retry.idle();
+                return Ok(());
+            }
+            Published::Pending | Published::Refused => return Err(Some(Denial::Kernel)),
+            Published::Done => {}
+        }
+        let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
+        if self.kernel.space_of(&who) != Some(space) {
+            return Err(Some(Denial::OtherAddressSpace));
+        }
+        let admitted = self.spaces.get_mut(&space).ok_or(Some(Denial::Kernel))?;
+        admitted.quiet |= self.kernel.is_quiet(&who);
+        if !admitted.quiet {
+            if now < retry.until {
+                *retry = retry.again(now);
+                return Ok(());
+            }
+            self.kernel.accept_unquiet(space, &who).map_err(Some)?;
+            admitted.quiet = true;
+        }
+        let (start, len) = somewhere().map_err(|_| Some(Denial::Kernel))?;
+        let head = self.kernel.page(space).ok_or(Some(Denial::Kernel))?.0.head();
+        session.state = State::Challenged { space, start, len, head, until: now + DEADLINE };
+        session.send(Message::Challenge { start, len }, &[])
+    }
+
+    /// Gives the page away, if the sender is in the space and has met the challenge.
+    fn grant(
+        &mut self,
+        session: &mut Session,
+        space: SpaceId,
+        wanted: &Range<u64>,
+        head: u64,
+        process: BorrowedFd<'_>,
+    ) -> Result<(), Ended> {
+        let (page, map) = self.kernel.page(space).ok_or(Some(Denial::NoAddressSpace))?;
+        // A process that reports more than the page holds at once must try again.
+        if !page.drain(head).any(|change| matches!(change, Change::Range(range) if range == *wanted)) {
+            return Err(Some(Denial::Challenge));
+        }
+        let who = self.kernel.identify(process).map_err(Some)?;
+        if !who.is_of(session.user) {
+            return Err(Some(Denial::NotTheUsers));
+        }
+        if self.kernel.space_of(&who) != Some(space) {
+            return Err(Some(Denial::OtherAddressSpace));
+        }
+        let bell = self.kernel.bell(space).ok_or(Some(Denial::NoAddressSpace))?;
+        let fds: Vec<BorrowedFd<'_>> = [map, bell].into_iter().chain(self.kernel.links()).collect();
+        session.send(Message::Grant, &fds)?;
+        session.state = State::Served { space };
+        if let Some(admitted) = self.spaces.get_mut(&space) {
+            admitted.proven = true;
+            admitted.waiting -= 1;
+        }
+        self.kernel.was_given(space);
+        Ok(())
+    }
+
+    /// Answers Watch, unless the lock of the address space is taken: then it looks again.
+    fn look(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
+        let State::Locked { space, ref process, ref range, retry } = session.state else { return Ok(()) };
+        let watched = match self.kernel.mapping(process.as_fd(), range) {
+            Err(why) => Err(why),
+            Ok(mapping) if self.kernel.space_of(&mapping.identity) != Some(space) => {
+                return Err(Some(Denial::OtherAddressSpace));
+            }
+            Ok(mapping) if !mapping.identity.is_of(session.user) => Err(Unwatchable::Gone),
+            Ok(mapping) if mapping.refused == Some(Unwatchable::Locked) && now < retry.until => {
+                if let State::Locked { retry, .. } = &mut session.state {
+                    *retry = retry.again(now);
+                }
+                return Ok(());
+            }
+            Ok(mapping) => {
+                let (files, watchers, user) = (&mut self.files, &mut self.watchers, session.user);
+                self.kernel.watch(space, range, &mapping, |inode| {
+                    let reached = |reached| match reached {
+                        Reached::Each => Unwatchable::TooManyFiles,
+                        Reached::Total => Unwatchable::Full,
+                    };
+                    let file = files.take(user).map_err(reached)?;
+                    Ok(Some([file, watchers.take((user, inode)).map_err(reached)?]))
+                })
+            }
+        };
+        session.state = State::Served { space };
+        session.send(
+            match watched {
+                Ok(slot) => Message::Watched { slot: slot.map(|slot| slot.index() as u64) },
+                Err(why) => Message::Unwatchable { why: why as u64 },
+            },
+            &[],
+        )
+    }
+}
+
+fn denial(reached: Reached, each: Denial) -> Denial {
+    match reached {
+        Reached::Each => each,
+        Reached::Total => Denial::HelperFull,
+    }
+}
+
+fn deny(socket: BorrowedFd<'_>, why: Denial) {
+    // A client that does not read is not told.
+    wire::send(socket, Message::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
+}
+
+/// A random range where no process has memory.
+fn somewhere() -> io::Result<(u64, u64)> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let (place, size) = random.split_at(8);
+    let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |all, &byte| all << 8 | u64::from(byte));
+    let pages = NOBODYS.start / 4096 / 2;
+    Ok((NOBODYS.start + number(place) % pages * 4096, (1 + number(size) % 4096) * 4096))
+}

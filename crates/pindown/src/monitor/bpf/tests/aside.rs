@@ -1,0 +1,66 @@
+//! A helper on a kernel that cannot refuse descriptors: as before Linux 6.16.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::super::wire::{self, Message};
+use super::super::{Helper, Limits, Monitor};
+use super::{alone, monitor};
+
+/// A connection with unsent bytes, whose last close takes as long as the test.
+fn slow() -> (TcpListener, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    stream.set_nonblocking(true).expect("it can be");
+    while (&stream).write(&[0; 1 << 16]).is_ok() {}
+    let linger = libc::linger { l_onoff: 1, l_linger: 3600 };
+    let (level, option, len) = (libc::SOL_SOCKET, libc::SO_LINGER, size_of::<libc::linger>() as u32);
+    // SAFETY: the option has this type.
+    let set = unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), len) };
+    assert_eq!(set, 0);
+    (listener, stream)
+}
+
+#[test]
+fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
+    let _alone = alone();
+    if monitor().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("pindown-aside-{}", std::process::id()));
+    let mut helper = Helper::open(&path, Limits { per_user: 6, ..Limits::default() }).expect("it listens");
+    helper.accept_descriptors();
+    // It serves as long as this process lives.
+    std::thread::spawn(move || helper.serve());
+    let open = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("a socket");
+        connect(&socket, &SocketAddrUnix::new(&path).expect("a path")).expect("it listens");
+        socket
+    };
+    let listeners: Vec<_> = [1, 2]
+        .map(|messages| {
+            let (listener, stream) = slow();
+            let socket = open();
+            // The first message is read with its descriptor; after a wrong one it is left unread.
+            for fds in [&[][..], &[stream.as_fd()][..]].iter().skip(2 - messages) {
+                let hello = Message::Hello { version: if fds.is_empty() { 77 } else { wire::VERSION } };
+                wire::send(socket.as_fd(), hello, fds, SendFlags::empty()).ok();
+            }
+            // Its last copy is the helper's from here on.
+            drop(stream);
+            listener
+        })
+        .into();
+    let served = Monitor::from_helper(&path).expect("a helper that is busy closing serves");
+    assert!(!served.page().busy());
+    // What is not closed yet stays charged; the limit leaves room for this.
+    drop(Monitor::from_helper(&path).expect("within the limit"));
+    // A listener that goes away resets the connections: the closes end.
+    drop(listeners);
+    // The helper's thread ends with the process, without removing it.
+    std::fs::remove_file(&path).expect("it is the socket");
+}

@@ -1,0 +1,242 @@
+//! A fuzzer of hostile clients beside an honest one of another user.
+//!
+//! The *arena* is the first process of a PID namespace, as nobody. It forks clients that speak the protocol and break one rule each
+//! ([`rules::RULES`]), and kills, stops and continues them at random. The *honest* client, of another user, connects from ever new processes
+//! and keeps one monitor; it counts what it should not see: a refusal, a change that was not told, a page that says nothing may be kept.
+//! Latencies are printed and judged by no test.
+
+mod rules;
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use pindown::monitor::bpf::Monitor;
+
+use crate::client::{reports_a_change, watches_a_file};
+use crate::hostile::fork;
+use crate::support::{NOBODY, Place, Talker, client, command, helper};
+use rules::{RULES, Random};
+
+/// The user of the honest client.
+const HONEST: u32 = 65533;
+/// Hostile clients at a time.
+const CROWD: usize = 24;
+
+/// Plays a role, if it is one of these.
+pub(crate) fn play(role: &str, socket: &Path) -> bool {
+    match role {
+        "arena" => arena(socket),
+        "honest" => honest(socket),
+        "leftover" => rules::leftover(),
+        _ => return false,
+    }
+    true
+}
+
+fn number(name: &str) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).expect("a number")
+}
+
+/// Has a command run as the first process of a new PID namespace: all of that end with it.
+fn in_a_namespace(command: &mut Command) -> &mut Command {
+    let enter = || {
+        // SAFETY: no pointers. The next child of this process is the first of a new namespace.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: between fork and exec, where only this thread exists.
+        match unsafe { libc::fork() } {
+            -1 => return Err(std::io::Error::last_os_error()),
+            0 => {}
+            child => {
+                let mut status = 0;
+                // SAFETY: no pointers. Among them is the pipe whose end tells the test that the program has started.
+                unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+                // SAFETY: the status is written.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                // SAFETY: ends this process, which has nothing to clean up.
+                unsafe { libc::_exit(libc::WEXITSTATUS(status) | i32::from(libc::WIFSIGNALED(status))) };
+            }
+        }
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        for change in [libc::SYS_setgid, libc::SYS_setuid] {
+            // SAFETY: no pointers.
+            if unsafe { libc::syscall(change, NOBODY) } != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls alone.
+    unsafe { command.pre_exec(enter) }
+}
+
+/// Forks hostile clients until there were enough of them.
+fn arena(socket: &Path) {
+    let (clients, mut random) = (number("PINDOWN_CLIENTS"), Random::new(number("PINDOWN_SEED")));
+    let mut alive: BTreeMap<libc::pid_t, usize> = BTreeMap::new();
+    let (mut started, mut killed, mut stopped) = (0, 0, 0);
+    let (mut broken, mut ended) = (vec![0_u64; RULES.len()], 0);
+    while started < clients || !alive.is_empty() {
+        while alive.len() < CROWD && started < clients {
+            let (rule, seed) = (random.below(RULES.len() as u64) as usize, random.next());
+            let child = fork(|| {
+                RULES[rule].1(socket, &mut Random::new(seed));
+                0
+            });
+            alive.insert(child, rule);
+            started += 1;
+        }
+        let mut status = 0;
+        // SAFETY: the status is written.
+        while let child @ 1.. = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            if let Some(rule) = alive.remove(&child) {
+                broken[rule] += u64::from(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+                ended += 1;
+            }
+        }
+        let pids: Vec<libc::pid_t> = alive.keys().copied().collect();
+        for pid in pids {
+            let signal = match random.below(if started < clients { 400 } else { 100 }) {
+                0 => libc::SIGKILL,
+                1..=2 => libc::SIGSTOP,
+                3..=20 => libc::SIGCONT,
+                _ => continue,
+            };
+            killed += u64::from(signal == libc::SIGKILL);
+            stopped += u64::from(signal == libc::SIGSTOP);
+            // SAFETY: a child that was not waited for yet.
+            unsafe { libc::kill(pid, signal) };
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let unbroken = RULES.iter().zip(&broken).filter(|(_, count)| **count == 0).map(|(rule, _)| rule.0);
+    println!(
+        "> {} rules, {started} clients, {ended} ended, {killed} kills, {stopped} stops, never finished: {:?}",
+        RULES.len(),
+        unbroken.collect::<Vec<_>>()
+    );
+}
+
+/// What one look of the honest client found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    refused: u64,
+    wrong: u64,
+    connect: u64,
+    watch: u64,
+}
+
+/// A process of its own that connects, has a change told and a file watched.
+fn look(socket: &Path) -> Look {
+    let (from, to) = rustix::pipe::pipe().expect("a pipe");
+    let child = fork(|| {
+        let mut look = Look::default();
+        let begin = Instant::now();
+        match Monitor::from_helper(socket) {
+            Err(why) => {
+                eprintln!("refused: {why}");
+                look.refused = 1;
+            }
+            Ok(monitor) => {
+                look.connect = begin.elapsed().as_micros() as u64;
+                look.wrong += wrong("a change was told", reports_a_change(&monitor), true);
+                let begin = Instant::now();
+                look.wrong += wrong("a file was watched", watches_a_file(&monitor), Ok(true));
+                look.watch = begin.elapsed().as_micros() as u64;
+                look.wrong += wrong("nothing may be kept", monitor.page().busy(), false);
+            }
+        }
+        let words = [look.refused, look.wrong, look.connect, look.watch].map(u64::to_le_bytes);
+        rustix::io::write(&to, words.as_flattened()).ok();
+        0
+    });
+    let mut bytes = [[0_u8; 8]; 4];
+    let got = rustix::io::read(&from, bytes.as_flattened_mut());
+    let ended = crate::hostile::wait(child);
+    let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
+    // A look that ends without a word is an effect, too.
+    let lost = self::wrong("the look's answer and end", (got, ended), (Ok(32), 0));
+    Look { refused, wrong: wrong + lost, connect, watch }
+}
+
+/// 1 if something was found that should not be.
+fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u64 {
+    if found == expected {
+        return 0;
+    }
+    eprintln!("{what}: {found:?}");
+    1
+}
+
+/// Looks again and again until the test says a line.
+fn honest(socket: &Path) {
+    let over = AtomicBool::new(false);
+    let monitor = Monitor::from_helper(socket).expect("served before the others come");
+    // What it takes while nobody disturbs.
+    let alone: Vec<Look> = (0..10).map(|_| look(socket)).collect();
+    println!("> ready");
+    let (mut looks, mut kept_wrong) = (Vec::new(), 0_u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+            over.store(true, Ordering::Relaxed);
+        });
+        while !over.load(Ordering::Relaxed) {
+            looks.push(look(socket));
+            kept_wrong += wrong("a change was told to the old monitor", reports_a_change(&monitor), true);
+            kept_wrong += wrong("nothing may be kept with the old monitor", monitor.page().busy(), false);
+            if looks.len().is_multiple_of(8) {
+                kept_wrong += wrong("a file was watched with the old monitor", watches_a_file(&monitor), Ok(true));
+            }
+        }
+    });
+    let sum = |of: fn(&Look) -> u64| looks.iter().map(of).sum::<u64>();
+    println!("> {} looks, {} refused, {} wrong", looks.len(), sum(|l| l.refused), sum(|l| l.wrong) + kept_wrong);
+    for (when, looks) in [("alone", &alone), ("beside hostile clients", &looks)] {
+        let (connect, watch) = (spread(looks.iter().map(|l| l.connect)), spread(looks.iter().map(|l| l.watch)));
+        println!("> {when}: connecting {connect}; watching {watch}");
+    }
+}
+
+fn spread(times: impl Iterator<Item = u64>) -> String {
+    let mut all: Vec<u64> = times.collect();
+    all.sort_unstable();
+    let at = |share: usize| all.get((all.len() * share / 100).min(all.len() - 1)).copied().unwrap_or(0);
+    format!("{} us (median), {} us (99 %), {} us (most)", at(50), at(99), at(100))
+}
+
+#[test]
+fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: it takes several users, and so root");
+    }
+    let place = Place::new();
+    let Some(mut helper) = helper(&place, &["--per-user", "64"]) else { return };
+    let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let clients = number("PINDOWN_CLIENTS", if long { 10_000 } else { 600 });
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).expect("random bytes");
+    let seed = number("PINDOWN_SEED", u64::from_le_bytes(random));
+    eprintln!("PINDOWN_SEED={seed} PINDOWN_CLIENTS={clients}");
+    let mut honest = Talker::start(command(&place, "honest").uid(HONEST).gid(HONEST));
+    assert_eq!(honest.line(), "ready");
+    let mut arena = command(&place, "arena");
+    arena.env("PINDOWN_CLIENTS", clients.to_string()).env("PINDOWN_SEED", seed.to_string());
+    let mut arena = Talker::start(in_a_namespace(&mut arena));
+    let fought = arena.line();
+    let effects = honest.ask("enough");
+    eprintln!("{fought}\n{effects}\n{}\n{}", honest.line(), honest.line());
+    assert!(fought.contains(&format!("{clients} clients")), "the arena did not finish: {fought}");
+    assert!(effects.ends_with(" looks, 0 refused, 0 wrong"), "{effects}");
+    assert!(helper.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
+    // What the hostile user had is given back.
+    while client(&place, "plain").line() != "ready" {}
+}

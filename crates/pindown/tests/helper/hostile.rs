@@ -1,0 +1,274 @@
+//! What clients do that break one rule each, for the tests of `strangers.rs`. Each says after "> " what came of it.
+
+use std::io::BufRead;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::parked::Parked;
+use crate::protocol::{HELLO, Link, Page, SharedFile, UNWATCH, WATCHED};
+
+/// Where descriptors lie that are kept over exec.
+const SOCKET: i32 = 100;
+const PAGE_MAP: i32 = 101;
+
+/// Plays a role, if it is one of these.
+pub(crate) fn play(role: &str, socket: &Path) -> bool {
+    match role {
+        "unwatch-from-child" => unwatch_from_child(socket),
+        "keep-over-exec" => keep_over_exec(socket),
+        "kept-over-exec" => kept_over_exec(),
+        "linger" => linger(socket),
+        "never-quiet" => never_quiet(socket),
+        "parked-and-gone" => parked_and_gone(socket),
+        "crowd" => crowd(socket),
+        "many-files" => many_files(socket),
+        "one-file" => one_file(socket),
+        "watch-file" => watch_file(socket),
+        "name" => println!("> {}", Link::open(socket).expect("it listens").join().expect("a page").name()),
+        _ => return false,
+    }
+    true
+}
+
+fn wait_for_a_line() {
+    std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+}
+
+/// A child process that runs `work` and returns what it returns. In a fork nothing but that runs.
+pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
+    // SAFETY: the child makes system calls and ends; glibc has its allocator ready in it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let code = work();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(child > 0);
+    child
+}
+
+/// Waits for a child; its exit code, or -1.
+pub(crate) fn wait(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: the status is written.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
+}
+
+/// A forked child has the socket, and another address space.
+fn unwatch_from_child(socket: &Path) {
+    let link = Link::open(socket).expect("it listens");
+    let page = link.join().expect("a page");
+    let file = SharedFile::new();
+    let [WATCHED, slot, ..] = file.watch(&link) else { panic!("not watched") };
+    let child = fork(|| link.ask([UNWATCH, slot, 0, 0])[0] as i32);
+    let answer = wait(child);
+    let before = page.inode(slot);
+    file.truncate();
+    println!("> answer {answer}, told {}", page.inode(slot) - before);
+}
+
+/// Keeps the socket and the page over exec.
+fn keep_over_exec(socket: &Path) {
+    let link = Link::open(socket).expect("it listens");
+    let page = link.join().expect("a page");
+    println!("> ready {}", page.busy());
+    wait_for_a_line();
+    for (fd, at) in [(link.0.as_raw_fd(), SOCKET), (page.fds[0].as_raw_fd(), PAGE_MAP)] {
+        // SAFETY: no pointers; the copies are not closed at exec.
+        assert_eq!(unsafe { libc::dup2(fd, at) }, at);
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(std::env::args().skip(1)).env("PINDOWN_ROLE", "kept-over-exec");
+    panic!("{}", command.exec());
+}
+
+fn kept_over_exec() {
+    let page = Page::kept(PAGE_MAP);
+    let (busy, head) = (page.busy(), page.head());
+    println!("> busy {busy:#x}");
+    wait_for_a_line();
+    // SAFETY: the descriptor was kept for this.
+    let link = Link(unsafe { std::os::fd::FromRawFd::from_raw_fd(SOCKET) });
+    let answers = [0, 1].map(|slot| link.ask([UNWATCH, slot, 0, 0]));
+    println!("> answers {answers:?} moved {}", page.head() - head);
+}
+
+/// Sends a socket that takes a minute to close, and keeps no copy.
+fn linger(socket: &Path) {
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    stream.set_nonblocking(true).expect("it can be");
+    let junk = vec![0_u8; 1 << 20];
+    while std::io::Write::write(&mut &stream, &junk).is_ok() {}
+    stream.set_nonblocking(false).expect("it can be");
+    let set = |seconds| {
+        let linger = libc::linger { l_onoff: i32::from(seconds > 0), l_linger: seconds };
+        // SAFETY: the option has this type.
+        let set = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of::<libc::linger>() as u32,
+            )
+        };
+        assert_eq!(set, 0);
+    };
+    set(60);
+    let hello = HELLO.map(u64::to_le_bytes).concat();
+    // Read by the helper, and left unread.
+    let (first, second) = (Link::open(socket).expect("it listens"), Link::open(socket).expect("it listens"));
+    let mut sent = first.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
+    second.send_bytes(&[], &[]).ok();
+    sent |= second.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
+    if !sent {
+        // The kernel refused it: this process closes the socket itself.
+        set(0);
+    }
+    drop((first, second, stream));
+    println!("> sent");
+    wait_for_a_line();
+    drop(listener);
+}
+
+/// Says Hello from many connections while a thread is inside a call.
+fn never_quiet(socket: &Path) {
+    let Some(parked) = Parked::new(1) else { return println!("> no userfaultfd") };
+    let links: Vec<_> = (0..40).map(|_| Link::open(socket).expect("it listens")).collect();
+    for link in &links {
+        link.send(HELLO).expect("sent");
+    }
+    println!("> sent");
+    wait_for_a_line();
+    let kinds: Vec<_> = links.iter().map(|link| link.receive().map_or([0; 4], |answer| answer.words)).collect();
+    let denied = kinds.iter().filter(|words| words[..2] == [10, 8]).count();
+    println!("> {denied} never quiet, {} not answered", kinds.iter().filter(|words| words[0] == 0).count());
+    parked.release();
+}
+
+/// Has threads inside a call when the helper gives the client up: more of them, one after the other, than any table has room for.
+fn parked_and_gone(socket: &Path) {
+    const EACH: usize = 512;
+    let mut threads = 0;
+    while threads < 17_408 {
+        let link = Link::open(socket).expect("it listens");
+        let answer = link.ask(HELLO);
+        assert_eq!(answer[0], 2, "{answer:?}");
+        let Some(parked) = Parked::new(EACH) else { return println!("> no userfaultfd") };
+        drop(link);
+        // When this is answered the helper has seen the other connection's end.
+        for _ in 0..2 {
+            assert_eq!(Link::open(socket).expect("it listens").ask([1, 77, 0, 0])[..2], [10, 1]);
+        }
+        parked.release();
+        threads += EACH;
+    }
+    println!("> {threads} threads");
+}
+
+/// As many clients as one user may have, and one more.
+fn crowd(socket: &Path) {
+    let mut children = Vec::new();
+    let (mut granted, mut last) = (0, [0; 4]);
+    while last == [0; 4] {
+        let (from, to) = rustix::pipe::pipe().expect("a pipe");
+        children.push(fork(|| {
+            let link = Link::open(socket);
+            let answer = link.as_ref().map_or([1; 4], |link| link.join().err().unwrap_or([0; 4]));
+            rustix::io::write(&to, answer.map(u64::to_le_bytes).as_flattened()).ok();
+            loop {
+                // SAFETY: no pointers.
+                unsafe { libc::pause() };
+            }
+        }));
+        let mut bytes = [[0_u8; 8]; 4];
+        assert_eq!(rustix::io::read(&from, bytes.as_flattened_mut()), Ok(32));
+        last = bytes.map(u64::from_le_bytes);
+        granted += usize::from(last == [0; 4]);
+    }
+    println!("> {granted} granted, then {last:?}");
+    wait_for_a_line();
+    for child in children {
+        // SAFETY: a child of this process, not yet waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        wait(child);
+    }
+}
+
+/// Watches 64 files in each of many processes, until one is refused.
+fn many_files(socket: &Path) {
+    let (mut watched, mut last) = (0, [0; 2]);
+    let mut children = Vec::new();
+    while last == [0; 2] && children.len() < 24 {
+        let (from, to) = rustix::pipe::pipe().expect("a pipe");
+        children.push(fork(|| {
+            let link = Link::open(socket).expect("it listens");
+            let page = link.join().expect("a page");
+            let mut count = 0;
+            let refused = loop {
+                let answer = if count < 64 { SharedFile::new().watch(&link) } else { [0; 4] };
+                if answer[0] != WATCHED {
+                    break [answer[0], answer[1]];
+                }
+                count += 1;
+            };
+            let said = [count, refused[0], refused[1]].map(u64::to_le_bytes);
+            rustix::io::write(&to, said.as_flattened()).ok();
+            loop {
+                // SAFETY: no pointers.
+                unsafe { libc::pause() };
+                assert!(page.fds.len() > 1);
+            }
+        }));
+        let mut bytes = [[0_u8; 8]; 3];
+        assert_eq!(rustix::io::read(&from, bytes.as_flattened_mut()), Ok(24));
+        let [count, kind, why] = bytes.map(u64::from_le_bytes);
+        watched += count;
+        last = [kind, why];
+    }
+    println!("> {watched} watched, then {last:?}");
+    wait_for_a_line();
+}
+
+/// Watches one file in each of many processes, until one is refused.
+fn one_file(socket: &Path) {
+    let file = SharedFile::new();
+    let (mut watching, mut last) = (0, [0; 2]);
+    while last == [0; 2] && watching < 80 {
+        let (from, to) = rustix::pipe::pipe().expect("a pipe");
+        fork(|| {
+            let link = Link::open(socket).expect("it listens");
+            let page = link.join().expect("a page");
+            let answer = file.watch(&link);
+            let said = if answer[0] == WATCHED { [0; 2] } else { [answer[0], answer[1]] };
+            rustix::io::write(&to, said.map(u64::to_le_bytes).as_flattened()).ok();
+            loop {
+                // SAFETY: no pointers.
+                unsafe { libc::pause() };
+                assert!(page.fds.len() > 1);
+            }
+        });
+        let mut bytes = [[0_u8; 8]; 2];
+        assert_eq!(rustix::io::read(&from, bytes.as_flattened_mut()), Ok(16));
+        last = bytes.map(u64::from_le_bytes);
+        watching += u32::from(last == [0; 2]);
+    }
+    println!("> {watching} watch /proc/{}/fd/{}, then {last:?}", std::process::id(), file.fd);
+    wait_for_a_line();
+}
+
+/// Watches the file that `PINDOWN_FILE` names.
+fn watch_file(socket: &Path) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(std::env::var("PINDOWN_FILE").expect("a file"));
+    let file = file.expect("it may be opened");
+    let link = Link::open(socket).expect("it listens");
+    let _page = link.join().expect("a page");
+    println!("> {:?}", SharedFile::of(file.as_raw_fd()).watch(&link));
+}

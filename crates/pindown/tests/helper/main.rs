@@ -1,0 +1,12 @@
+//! pindown-helper and its clients, as processes: the helper as root, clients as nobody. Skipped with the reason where the
+//! programs cannot be loaded.
+#![expect(unsafe_code, reason = "the clients make raw system calls; each block states its own reason")]
+
+mod client;
+mod fuzz;
+mod hostile;
+mod parked;
+mod protocol;
+mod serving;
+mod strangers;
+mod support;

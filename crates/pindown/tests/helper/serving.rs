@@ -1,0 +1,164 @@
+//! What honest clients get.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable};
+
+use crate::client::reports_a_change;
+use crate::support::{NOBODY, Place, client, helper, program};
+
+#[test]
+fn mon_034_a_client_without_privilege_sees_its_own_changes_only() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
+    assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
+    assert_eq!(one.ask("change"), "true");
+    // Whatever its standard library does at first has been done.
+    one.ask("head");
+    let before = one.ask("head");
+    for _ in 0..20 {
+        assert_eq!(other.ask("change"), "true");
+    }
+    assert_eq!(one.ask("head"), before);
+    assert_eq!(one.ask("watch"), "Ok(true)");
+}
+
+#[test]
+fn mon_034_a_client_can_write_detach_and_find_nothing() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let mut one = client(&place, "plain");
+    assert_eq!(one.line(), "ready");
+    let outcomes = one.ask("attack");
+    assert!(!outcomes.contains(", 0)"), "one attack was let through: {outcomes}");
+    assert_eq!(outcomes.matches("(\"write\", 13)").count(), 2, "{outcomes}");
+    assert_eq!(one.ask("change"), "true");
+}
+
+#[test]
+fn mon_048_a_client_that_waits_is_woken_and_no_other() {
+    let place = Place::new();
+    let Some(mut helper) = helper(&place, &[]) else { return };
+    let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
+    assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
+    assert_eq!(one.ask("wait"), "true");
+    // Nothing happens to the one, whatever the other does.
+    one.ask("head");
+    one.tell("sleep");
+    for _ in 0..20 {
+        assert_eq!(other.ask("wait"), "true");
+    }
+    assert_eq!(one.line(), "false");
+    helper.child.kill().expect("it is this test's own child");
+    helper.child.wait().expect("it ends");
+    assert_eq!(one.ask("wait"), "true");
+}
+
+#[test]
+fn mon_035_two_monitors_of_one_process_are_told_both() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let mut one = client(&place, "plain");
+    assert_eq!(one.line(), "ready");
+    assert_eq!(one.ask("again"), "true");
+    assert_eq!(one.ask("change"), "true");
+}
+
+#[test]
+fn mon_045_reports_go_on_when_the_helper_was_killed() {
+    let place = Place::new();
+    let Some(mut helper) = helper(&place, &[]) else { return };
+    let mut one = client(&place, "plain");
+    assert_eq!(one.line(), "ready");
+    assert_eq!(one.ask("change"), "true");
+    helper.child.kill().expect("it is this test's own child");
+    helper.child.wait().expect("it ends");
+    assert_eq!(one.ask("change"), "true");
+    assert_eq!(one.ask("watch"), "Err(Gone)");
+    assert_eq!(one.ask("change"), "true");
+    assert!(matches!(Monitor::from_helper(&place.socket()), Err(Unavailable::NoHelper { .. })));
+    // Its socket is still there: the next helper takes it over.
+    let Some(_next) = crate::support::helper(&place, &[]) else { return };
+    let mut two = client(&place, "plain");
+    assert_eq!(two.line(), "ready");
+}
+
+#[test]
+fn mon_034_a_process_that_hides_from_its_user_is_refused() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    assert_eq!(client(&place, "hidden").line(), "denied NotTheUsers");
+}
+
+#[test]
+fn mon_034_a_helper_of_another_user_is_not_believed() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: it takes two users, and so root");
+    }
+    let place = Place::new();
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the place is ours");
+    let mut impostor = client(&place, "impostor");
+    assert_eq!(impostor.line(), "ready");
+    let answer = Monitor::from_helper(&place.socket());
+    assert!(matches!(answer, Err(Unavailable::ForeignHelper(NOBODY))), "{answer:?}");
+}
+
+#[test]
+fn mon_042_an_ended_client_makes_room_and_one_user_has_only_so_much() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &["--per-user", "1"]) else { return };
+    let mut one = client(&place, "plain");
+    assert_eq!(one.line(), "ready");
+    assert_eq!(client(&place, "plain").line(), "denied TooManyClients");
+    // Another user is not bothered.
+    let monitor = Monitor::from_helper(&place.socket()).expect("root is another user");
+    assert!(reports_a_change(&monitor));
+    drop(one);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while client(&place, "plain").line() != "ready" {
+        assert!(Instant::now() < deadline, "the ended client still counts");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn mon_034_a_closed_connection_does_not_end_the_reports() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let first = Monitor::from_helper(&place.socket()).expect("the helper listens");
+    let second = Monitor::from_helper(&place.socket()).expect("the helper listens");
+    drop(second);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(reports_a_change(&first) && !first.page().busy());
+}
+
+#[test]
+fn mon_033_the_helper_says_what_it_lacks() {
+    let says = |command: &mut Command| {
+        let output = command.output().expect("it starts");
+        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (well, help) = says(Command::new(program()).arg("--help"));
+    assert!(well && help.contains("--socket PATH"), "{help}");
+    let (well, error) = says(Command::new(program()).arg("--nonsense"));
+    assert!(!well && error.contains("unknown argument --nonsense"), "{error}");
+    let place = Place::new();
+    let helper = place.0.join("helper");
+    fs::copy(program(), &helper).expect("a copy");
+    if loadable().is_ok() {
+        let (well, error) = says(Command::new(&helper).arg("--check").uid(NOBODY).gid(NOBODY));
+        assert!(!well && error.contains("CAP_BPF is missing"), "{error}");
+        let _running = crate::support::helper(&place, &[]);
+        let (well, error) = says(Command::new(program()).arg("--socket").arg(place.socket()));
+        assert!(!well && error.contains("is in use"), "{error}");
+    }
+    let nowhere = Path::new("/nonexistent/pindown.sock");
+    assert!(matches!(Monitor::from_helper(nowhere), Err(Unavailable::NoHelper { .. })));
+    assert_eq!(Denial::Version.to_string(), "it speaks another version");
+}

@@ -1,0 +1,192 @@
+//! What clients that break a rule do to others: nothing.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable, reports_beginnings};
+
+use crate::client::{reports_a_change, watches_a_file};
+use crate::support::{Place, Talker, client, command, helper, program};
+
+/// An honest client of another user, root, is served, and told.
+fn serves_others(place: &Place) {
+    let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
+    assert!(reports_a_change(&monitor) && !monitor.page().busy());
+    assert_eq!(watches_a_file(&monitor), Ok(true));
+}
+
+#[test]
+fn mon_034_a_child_that_inherits_the_connection_unwatches_nothing() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    // Denied, since the request comes from another address space; and the truncation is told.
+    assert_eq!(client(&place, "unwatch-from-child").line(), "answer 10, told 1");
+    serves_others(&place);
+}
+
+#[test]
+fn mon_034_a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_longer() {
+    let place = Place::new();
+    let Some(helper) = helper(&place, &[]) else { return };
+    let mut one = client(&place, "keep-over-exec");
+    assert_eq!(one.line(), "ready 0");
+    let signal = |signal| {
+        // SAFETY: the helper is this test's child, not yet waited for.
+        assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    let said = one.ask("go");
+    signal(libc::SIGCONT);
+    assert_eq!(said, "busy 0x4000000000000000");
+    // OtherAddressSpace, then the end; and nothing was reported of the new address space.
+    let expected = format!("answers [[10, {}, 0, 0], [0, 0, 0, 0]] moved 0", Denial::OtherAddressSpace as u64);
+    assert_eq!(one.ask("go"), expected);
+    serves_others(&place);
+}
+
+#[test]
+fn mon_034_a_descriptor_that_is_slow_to_close_stops_nothing() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let mut one = client(&place, "linger");
+    assert_eq!(one.line(), "sent");
+    serves_others(&place);
+}
+
+#[test]
+fn mon_034_a_client_that_is_never_quiet_waits_alone() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    if !reports_beginnings().expect("the programs can be loaded") {
+        return eprintln!("skipped: this kernel needs no reports of beginnings");
+    }
+    let mut one = client(&place, "never-quiet");
+    let said = one.line();
+    if said != "sent" {
+        return eprintln!("skipped: {said}");
+    }
+    serves_others(&place);
+    assert_eq!(one.ask("go"), "40 never quiet, 0 not answered");
+}
+
+#[test]
+fn mon_034_threads_that_outstay_their_client_leave_nothing_behind() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let said = client(&place, "parked-and-gone").line();
+    if said == "no userfaultfd" {
+        return eprintln!("skipped: {said}");
+    }
+    assert_eq!(said, "17408 threads");
+    let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
+    for _ in 0..64 {
+        let page = crate::client::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+        // SAFETY: the mapping is this test's own.
+        assert_eq!(unsafe { libc::madvise(page, crate::support::PAGE, libc::MADV_DONTNEED) }, 0);
+    }
+    assert!(!monitor.page().busy(), "nothing may be kept any more");
+}
+
+#[test]
+fn mon_034_one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others() {
+    if let Err(why) = loadable() {
+        return eprintln!("skipped: {why}");
+    }
+    let place = Place::new();
+    let mut helper = Command::new(program());
+    let limit = || {
+        // SAFETY: zeros are limits.
+        let mut soft: libc::rlimit = unsafe { std::mem::zeroed() };
+        // SAFETY: the limits are written.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut soft) };
+        soft.rlim_cur = 1024;
+        // SAFETY: the limits are read.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const soft) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes system calls alone.
+    unsafe { helper.arg("--socket").arg(place.socket()).pre_exec(limit) };
+    let mut helper = Talker::start(&mut helper);
+    assert!(helper.raw_line().starts_with("listening at"));
+    let mut crowd = client(&place, "crowd");
+    assert_eq!(crowd.line(), format!("256 granted, then [10, {}, 0, 0]", Denial::TooManyClients as u64));
+    assert!(Denial::TooManyClients.to_string().contains("--per-user"), "the limit is named");
+    serves_others(&place);
+    crowd.tell("go");
+    assert_eq!(crowd.line(), "ended");
+    // What the user had is given back.
+    loop {
+        match client(&place, "plain").line().as_str() {
+            "ready" => break,
+            said => assert_eq!(said, "denied TooManyClients"),
+        }
+    }
+}
+
+#[test]
+fn mon_034_one_user_watches_as_many_files_as_it_may_and_takes_none_of_others() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let mut many = client(&place, "many-files");
+    // Unwatchable, TooManyFiles.
+    assert_eq!(many.line(), "1024 watched, then [7, 9]");
+    serves_others(&place);
+}
+
+#[test]
+fn mon_034_one_user_cannot_keep_others_from_watching_a_file() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let mut many = client(&place, "one-file");
+    let said = many.line();
+    let (path, refused) =
+        said.strip_prefix("32 watch ").and_then(|rest| rest.split_once(", then ")).expect("32 address spaces");
+    assert_eq!(refused, "[7, 9]");
+    let other = Talker::start(command(&place, "watch-file").env("PINDOWN_FILE", path)).line();
+    assert_eq!(other, "[6, 0, 0, 0]");
+}
+
+#[test]
+fn mon_034_a_page_holds_no_number_that_counts_clients() {
+    let place = Place::new();
+    let Some(_helper) = helper(&place, &[]) else { return };
+    let name = |_| client(&place, "name").line().parse::<u64>().expect("a number");
+    let names = [(); 3].map(name);
+    assert!(names.iter().all(|&name| name >= 1 << 32), "random, not counted: {names:?}");
+}
+
+#[test]
+fn mon_033_a_signal_ends_the_helper_and_removes_its_socket() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let place = Place::new();
+        let Some(mut helper) = helper(&place, &[]) else { return };
+        let mut one = client(&place, "plain");
+        assert_eq!(one.line(), "ready");
+        // SAFETY: the helper is this test's child, not yet waited for.
+        assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
+        assert!(helper.child.wait().expect("it ends").success());
+        assert!(!place.socket().exists(), "nothing listens there");
+        assert_eq!(one.ask("change"), "true");
+        let answer = Monitor::from_helper(&place.socket());
+        assert!(matches!(answer, Err(Unavailable::NoHelper { .. })), "{answer:?}");
+    }
+}
+
+#[test]
+fn mon_034_more_clients_than_there_is_room_for_are_refused_at_the_start() {
+    if loadable().is_err() {
+        return;
+    }
+    let place = Place::new();
+    let mut helper = Command::new(program());
+    helper.arg("--socket").arg(place.socket()).args(["--total", "5000"]).stderr(Stdio::piped());
+    let mut helper = Talker::start(&mut helper);
+    assert_eq!(helper.raw_line(), "", "it does not listen");
+    let mut said = String::new();
+    helper.child.stderr.take().expect("piped").read_to_string(&mut said).expect("it talks");
+    assert!(!helper.child.wait().expect("it ends").success());
+    assert!(said.contains("--total") && said.contains("4096"), "{said}");
+}

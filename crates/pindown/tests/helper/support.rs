@@ -1,0 +1,121 @@
+//! What the tests start and talk to: a helper, and clients of another user, in a place of their own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pindown::monitor::bpf::loadable;
+
+pub(crate) const NOBODY: u32 = 65534;
+pub(crate) const PAGE: usize = 4096;
+
+/// The program under test: another build of it, if `PINDOWN_HELPER` names one.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("PINDOWN_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_pindown-helper").into(), PathBuf::from)
+}
+
+/// A place for a socket, and for a copy of this program that nobody may run.
+pub(crate) struct Place(pub(crate) PathBuf);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let place = std::env::temp_dir().join(format!("pindown-{}-{number}", std::process::id()));
+        fs::create_dir(&place).expect("the place is new");
+        fs::copy(std::env::current_exe().expect("this program"), place.join("client")).expect("a copy");
+        Self(place)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A process that is killed at the end, and what it says.
+pub(crate) struct Talker {
+    pub(crate) child: Child,
+    says: BufReader<ChildStdout>,
+    hears: ChildStdin,
+}
+
+impl Talker {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let says = BufReader::new(child.stdout.take().expect("piped"));
+        let hears = child.stdin.take().expect("piped");
+        Self { child, says, hears }
+    }
+
+    /// The next line that is meant for the test. A process that ends says nothing more.
+    pub(crate) fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            if self.says.read_line(&mut line).expect("it talks") == 0 {
+                return "ended".into();
+            }
+            // The harness of the client's talks as well, and does not end its lines.
+            if let Some((_, said)) = line.trim().split_once("> ") {
+                return said.into();
+            }
+        }
+    }
+
+    /// The next line as it is.
+    pub(crate) fn raw_line(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).expect("it talks");
+        line
+    }
+
+    /// Tells it to do something that takes a while.
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.hears, "{what}").expect("it listens");
+    }
+
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        self.tell(what);
+        self.line()
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A helper that listens, unless the programs cannot be loaded.
+pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
+    if let Err(why) = loadable() {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    let mut helper = Talker::start(Command::new(program()).arg("--socket").arg(place.socket()).args(arguments));
+    let line = helper.raw_line();
+    assert!(line.starts_with("listening at"), "{line}");
+    Some(helper)
+}
+
+/// The test `client_process` as a process of nobody's.
+pub(crate) fn client(place: &Place, role: &str) -> Talker {
+    Talker::start(command(place, role).uid(NOBODY).gid(NOBODY))
+}
+
+/// The same, not yet started, for any user.
+pub(crate) fn command(place: &Place, role: &str) -> Command {
+    let mut command = Command::new(place.0.join("client"));
+    command.args(["client::client_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env("PINDOWN_ROLE", role).env("PINDOWN_SOCKET", place.socket());
+    command
+}

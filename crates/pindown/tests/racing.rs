@@ -1,0 +1,251 @@
+//! Threads that look up ranges of many sizes while entries are taken out and filled again: each key is that of a registration
+//! with the bytes and rights that were asked for, and it is not unpinned while it is used.
+//!
+//! The threads are interrupted all the time, wherever they are, by signals whose handler gives the processor to another: what
+//! goes wrong only if a thread stops between two instructions is found in seconds.
+#![expect(unsafe_code, reason = "signals to threads; each block states its own reason")]
+
+use std::io;
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Notifier;
+use pindown::{Access, Cache, Pinned, Range, Registrar, Use, page_size};
+
+const READ: Access = Access::empty();
+
+/// Pages from `start`, counted in pages.
+fn pages(start: u64, count: u64) -> Range {
+    Range::new(start * page_size(), count * page_size()).expect("a range")
+}
+
+/// Keys that are told apart: a registration's is used again long after it was unpinned.
+const KEYS: usize = 1 << 20;
+
+/// Look-ups of each thread.
+const LOOK_UPS: u64 = 150_000;
+
+const THREADS: u64 = 8;
+
+/// What each key stands for. Clones are the same.
+#[derive(Clone)]
+struct Ledger(Arc<Keys>);
+
+/// A word for each key: 0 if nothing, else the first page, the number of pages and the rights.
+struct Keys {
+    made: AtomicU64,
+    registrations: Box<[AtomicU64]>,
+}
+
+/// A registration in one word.
+fn packed(range: Range, access: Access) -> u64 {
+    let page = page_size();
+    (range.start() / page) << 20 | (range.len() / page) << 8 | u64::from(access.bits()) << 1 | 1
+}
+
+impl Ledger {
+    fn new() -> Self {
+        let registrations = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Keys { made: AtomicU64::new(0), registrations }))
+    }
+
+    /// What a look-up was given wrongly, if anything.
+    fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
+        let key = used.local_key();
+        let word = self.0.registrations[key as usize % KEYS].load(Ordering::SeqCst);
+        let (start, count, rights) = (word >> 20, word >> 8 & 0xfff, word >> 1 & 0x7f);
+        let page = page_size();
+        let holds = start * page <= range.start() && range.end() <= (start + count) * page;
+        let allows = u64::from(access.bits()) & !rights == 0;
+        let fits = word != 0 && holds && allows && used.remote_key() == !key;
+        let given = || format!("asked for {range} with {access:?}, given key {key}: {count} pages of page {start:#x}");
+        (!fits).then(given)
+    }
+}
+
+impl Registrar for Ledger {
+    type Pin = u64;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
+        // One that no registration has: some are kept for as long as the test runs.
+        let word = packed(range, access);
+        let key = loop {
+            let key = self.0.made.fetch_add(1, Ordering::Relaxed);
+            let slot = &self.0.registrations[key as usize % KEYS];
+            if slot.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                break key;
+            }
+        };
+        Ok(Pinned { pin: key, local_key: key, remote_key: !key })
+    }
+
+    fn unpin(&self, key: u64) {
+        if self.0.registrations[key as usize % KEYS].swap(0, Ordering::SeqCst) == 0 {
+            // The cache contains panics.
+            eprintln!("a pin is undone twice");
+            std::process::abort();
+        }
+    }
+}
+
+/// Twenty ranges: five sizes on each of the first four pages, so that many begin where others do.
+fn ranges() -> Vec<Range> {
+    let sizes = [1, 2, 5, 11, 16];
+    (0..20).map(|n| pages(0x100_0000 + n % 4, sizes[n as usize / 4])).collect()
+}
+
+/// Looks up at random; what was wrong.
+fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u64) -> Vec<String> {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let (lane, ranges) = (cache.lane(), ranges());
+    let mut faults = Vec::new();
+    for _ in 0..LOOK_UPS {
+        let range = ranges[random(ranges.len() as u64) as usize];
+        let access = if random(4) == 0 { Access::LOCAL_WRITE } else { READ };
+        // Mostly hits, which are what races: the same again.
+        for _ in 0..random(4) {
+            let used = lane.get(range, access).expect("registered");
+            faults.extend(ledger.fault(&used, range, access));
+            let used = if random(64) == 0 { lane.hold(used) } else { used };
+            if random(256) == 0 {
+                std::thread::yield_now();
+            }
+            faults.extend(ledger.fault(&used, range, access));
+            lane.end(used);
+        }
+        match random(256) {
+            0 => cache.flush(),
+            1 => notifier.changed(range),
+            2..8 => cache.sweep(),
+            _ => {}
+        }
+    }
+    faults
+}
+
+/// Other threads' turn. The signal's handler.
+extern "C" fn give_way(_signal: libc::c_int) {
+    std::thread::sleep(Duration::from_micros(100));
+}
+
+fn open(merging: bool) -> (Ledger, Cache<Ledger>, Notifier) {
+    // SAFETY: the handler sleeps, which any handler may.
+    unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    let ledger = Ledger::new();
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let cache = Cache::builder(ledger.clone()).monitor(Choice::Imported(imported)).max_count(8);
+    (ledger, cache.merging(merging).open().expect("opens"), notifier)
+}
+
+/// Interrupts the threads until all have ended; what they found.
+fn interrupted(threads: Vec<JoinHandle<Vec<String>>>) -> Vec<String> {
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        for thread in &threads {
+            // SAFETY: the thread has not been joined; if it has ended, it is sent nothing.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+}
+
+fn race(merging: bool) {
+    let (ledger, cache, notifier) = open(merging);
+    let threads = (0..THREADS).map(|seed| {
+        let (ledger, cache, notifier) = (ledger.clone(), cache.clone(), notifier.clone());
+        std::thread::spawn(move || look_up(&ledger, &cache, &notifier, seed))
+    });
+    let faults = interrupted(threads.collect());
+    let stats = cache.stats();
+    assert!(stats.hits > 0 && stats.evictions > 0 && stats.flushes == 0 && stats.invalidations > 0, "{stats:?}");
+    assert!(faults.is_empty(), "{} wrong, the first: {}; {stats:?}", faults.len(), faults[0]);
+    drop(cache);
+    assert!(ledger.0.registrations.iter().all(|word| word.load(Ordering::Relaxed) == 0), "all is unpinned");
+}
+
+/// Rounds in which everything is taken out and the shortest range is registered where the longest was.
+const ROUNDS: u64 = 30_000;
+
+/// Rounds until others of the ranges are used.
+const TURN: u64 = 1_000;
+
+/// Some threads look up the longest range of a place, others the shorter ones, while everything is taken out again and again. A
+/// thread with short uses of other memory has what was taken out wait: its entries are dead, and found where the longest range is
+/// looked for, until they are filled with a shorter one.
+#[test]
+fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
+    let (ledger, cache, _notifier) = open(false);
+    let round = Arc::new(AtomicU64::new(0));
+    let thread = |work: fn(&Ledger, &Cache<Ledger>, u64, Range) -> Vec<String>, which: usize| {
+        let (ledger, cache, round) = (ledger.clone(), cache.clone(), Arc::clone(&round));
+        std::thread::spawn(move || {
+            let mut faults = Vec::new();
+            let ranges = ranges();
+            while let now @ 0..ROUNDS = round.load(Ordering::Relaxed) {
+                // The places in turn; of each the range of that size.
+                let range = ranges[which * 4 + (now / TURN % 4) as usize];
+                faults.extend(work(&ledger, &cache, now, range));
+            }
+            faults
+        })
+    };
+    let looks: fn(&Ledger, &Cache<Ledger>, u64, Range) -> Vec<String> = |ledger, cache, _, range| {
+        let lane = cache.lane();
+        let look = |_: i32| {
+            let used = lane.get(range, READ).expect("registered");
+            let fault = ledger.fault(&used, range, READ);
+            lane.end(used);
+            fault
+        };
+        (0..1000).filter_map(look).collect()
+    };
+    let rests: fn(&Ledger, &Cache<Ledger>, u64, Range) -> Vec<String> = |_, cache, _, _| {
+        let lane = cache.lane();
+        for _ in 0..100 {
+            let used = lane.get(pages(0x200_0000, 1), READ).expect("registered");
+            std::thread::sleep(Duration::from_micros(20));
+            lane.end(used);
+        }
+        Vec::new()
+    };
+    let mut threads: Vec<_> = [4, 4, 4, 3, 2, 1, 0].map(|size| thread(looks, size)).into();
+    threads.push(thread(rests, 0));
+    let clearing: JoinHandle<()> = std::thread::spawn({
+        let (cache, round) = (cache.clone(), Arc::clone(&round));
+        move || {
+            let lane = cache.lane();
+            let ranges = ranges();
+            for now in 0..ROUNDS {
+                cache.flush();
+                lane.end(lane.get(ranges[(now / TURN % 4) as usize], READ).expect("registered"));
+                cache.sweep();
+                round.fetch_add(1, Ordering::Relaxed);
+                // Meanwhile the others find what they look for, beside the dead entries.
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    });
+    let faults = interrupted(threads);
+    clearing.join().expect("no panic");
+    assert!(faults.is_empty(), "{} wrong, the first: {}; {:?}", faults.len(), faults[0], cache.stats());
+}
+
+#[test]
+fn rcache_003_mon_004_racing_look_ups_of_many_sizes_are_given_keys_of_registrations_that_hold_them() {
+    race(false);
+}
+
+#[test]
+fn rcache_003_mon_004_racing_look_ups_beside_merges_are_given_keys_of_registrations_that_hold_them() {
+    race(true);
+}
