@@ -110,8 +110,10 @@ impl Ring {
                 return Err(io::Error::other("the ring failed before"));
             }
             if !pushed {
-                // SAFETY: there is one of these queues at a time, under the lock; the operation is the caller's promise.
-                pushed = unsafe { self.ring.submission_shared().push(operation) }.is_ok();
+                // SAFETY: there is one of these queues at a time, under the lock.
+                let mut queue = unsafe { self.ring.submission_shared() };
+                // SAFETY: the caller's promise.
+                pushed = unsafe { queue.push(operation) }.is_ok();
             }
             let error = match self.submit_all() {
                 Ok(()) if pushed => return Ok(()),
