@@ -45,10 +45,18 @@ struct Operations {
     led_on: usize,
 }
 
+/// What was pushed; under one lock with the queue.
+#[derive(Debug)]
+struct Pushing {
+    /// Whether the ring can still be used. Nothing is given to the kernel once it cannot.
+    usable: bool,
+    /// How many operations were pushed so far. The kernel takes them in this order.
+    pushed: u64,
+}
+
 pub(super) struct Ring {
     ring: IoUring,
-    /// Whether the ring can still be used.
-    pushing: Mutex<bool>,
+    pushing: Mutex<Pushing>,
     operations: Mutex<Operations>,
     told: Condvar,
 }
@@ -62,7 +70,12 @@ impl Ring {
     /// What the kernel says: io_uring may be forbidden.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
-        Ok(Self { ring, pushing: Mutex::new(true), operations: Mutex::default(), told: Condvar::new() })
+        Ok(Self {
+            ring,
+            pushing: Mutex::new(Pushing { usable: true, pushed: 0 }),
+            operations: Mutex::default(),
+            told: Condvar::new(),
+        })
     }
 
     /// For registering, which is a system call of its own.
@@ -103,38 +116,58 @@ impl Ring {
     /// The operation may do to its memory what it does until it has answered.
     unsafe fn push(&self, operation: &squeue::Entry) -> io::Result<()> {
         let [mut pause, longest] = LOOK_AGAIN;
-        let (deadline, mut pushed) = (Instant::now() + PATIENCE, false);
+        let (deadline, mut number) = (Instant::now() + PATIENCE, None);
         loop {
-            let mut usable = locked(&self.pushing);
-            if !*usable {
+            let mut pushing = locked(&self.pushing);
+            // Another thread may have given it to the kernel meanwhile, whatever became of that thread's own.
+            if self.is_taken(&pushing, number) {
+                return Ok(());
+            }
+            if !pushing.usable {
                 return Err(io::Error::other("the ring failed before"));
             }
-            if !pushed {
-                // SAFETY: there is one of these queues at a time, under the lock.
-                let mut queue = unsafe { self.ring.submission_shared() };
-                // SAFETY: the caller's promise.
-                pushed = unsafe { queue.push(operation) }.is_ok();
+            // SAFETY: there is one of these queues at a time, under the lock; the operation is the caller's promise.
+            if number.is_none() && unsafe { self.push_one(operation) } {
+                pushing.pushed += 1;
+                number = Some(pushing.pushed);
             }
-            let error = match self.submit_all() {
-                Ok(()) if pushed => return Ok(()),
-                // There was no room for it, and there is now.
-                Ok(()) => continue,
-                Err(error) => error,
-            };
+            let result = self.submit_all();
+            if self.is_taken(&pushing, number) {
+                return Ok(());
+            }
+            // There was no room in the queue, and there is now.
+            let Err(error) = result else { continue };
             let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
             if !may_pass || Instant::now() > deadline {
                 // What was pushed would be taken with the next operation, when its memory may be somebody else's.
-                *usable = false;
+                pushing.usable = false;
                 return Err(error);
             }
-            // Another thread may have more success meanwhile, also with this operation.
-            drop(usable);
+            drop(pushing);
             std::thread::sleep(pause);
             pause = pause.saturating_mul(2).min(longest);
         }
     }
 
-    /// Gives all that was pushed to the kernel. For whoever holds the lock.
+    /// Puts an operation into the queue; false if that is full.
+    ///
+    /// # Safety
+    /// The caller holds the lock, and the operation may do to its memory what it does until it has answered.
+    unsafe fn push_one(&self, operation: &squeue::Entry) -> bool {
+        // SAFETY: there is one of these queues at a time, under the lock.
+        let mut queue = unsafe { self.ring.submission_shared() };
+        // SAFETY: the caller's promise.
+        unsafe { queue.push(operation) }.is_ok()
+    }
+
+    /// Whether the kernel has taken the operation that was pushed as the one of this number.
+    fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
+        // SAFETY: there is one of these queues at a time, under the lock, whose contents the caller has.
+        let left = unsafe { self.ring.submission_shared() }.len() as u64;
+        number.is_some_and(|number| number + left <= pushing.pushed)
+    }
+
+    /// Gives all that was pushed to the kernel. The caller holds the lock.
     fn submit_all(&self) -> io::Result<()> {
         loop {
             let result = self.ring.submit();
