@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, squeue};
 
@@ -22,6 +22,9 @@ const ANSWERS: u32 = 256;
 /// How long a thread sleeps before it looks for its answer again, where it cannot wait in the kernel: at first, and at most, since the error
 /// may last, and the operation with its memory stays the kernel's until the answer is there.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+
+/// How long the kernel may lack room for an operation (EAGAIN, EBUSY) before the ring counts as failed.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of an operation that the kernel has.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +45,18 @@ struct Operations {
     led_on: usize,
 }
 
+/// What was pushed; under one lock with the queue.
+#[derive(Debug)]
+struct Pushing {
+    /// Whether the ring can still be used. Nothing is given to the kernel once it cannot.
+    usable: bool,
+    /// How many operations were pushed so far. The kernel takes them in this order.
+    pushed: u64,
+}
+
 pub(super) struct Ring {
     ring: IoUring,
-    /// Whether the ring can still be used.
-    pushing: Mutex<bool>,
+    pushing: Mutex<Pushing>,
     operations: Mutex<Operations>,
     told: Condvar,
 }
@@ -59,7 +70,12 @@ impl Ring {
     /// What the kernel says: io_uring may be forbidden.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
-        Ok(Self { ring, pushing: Mutex::new(true), operations: Mutex::default(), told: Condvar::new() })
+        Ok(Self {
+            ring,
+            pushing: Mutex::new(Pushing { usable: true, pushed: 0 }),
+            operations: Mutex::default(),
+            told: Condvar::new(),
+        })
     }
 
     /// For registering, which is a system call of its own.
@@ -99,28 +115,69 @@ impl Ring {
     /// # Safety
     /// The operation may do to its memory what it does until it has answered.
     unsafe fn push(&self, operation: &squeue::Entry) -> io::Result<()> {
-        let mut usable = locked(&self.pushing);
-        if !*usable {
-            return Err(io::Error::other("the ring failed before"));
+        let [mut pause, longest] = LOOK_AGAIN;
+        let (deadline, mut number) = (Instant::now() + PATIENCE, None);
+        loop {
+            let mut pushing = locked(&self.pushing);
+            // Another thread may have given it to the kernel meanwhile, whatever became of that thread's own.
+            if self.is_taken(&pushing, number) {
+                return Ok(());
+            }
+            if !pushing.usable {
+                return Err(io::Error::other("the ring failed before"));
+            }
+            // SAFETY: there is one of these queues at a time, under the lock; the operation is the caller's promise.
+            if number.is_none() && unsafe { self.push_one(operation) } {
+                pushing.pushed += 1;
+                number = Some(pushing.pushed);
+            }
+            let result = self.submit_all();
+            if self.is_taken(&pushing, number) {
+                return Ok(());
+            }
+            // There was no room in the queue, and there is now.
+            let Err(error) = result else { continue };
+            let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
+            if !may_pass || Instant::now() > deadline {
+                // What was pushed would be taken with the next operation, when its memory may be somebody else's.
+                pushing.usable = false;
+                return Err(error);
+            }
+            drop(pushing);
+            std::thread::sleep(pause);
+            pause = pause.saturating_mul(2).min(longest);
         }
+    }
+
+    /// Puts an operation into the queue; false if that is full.
+    ///
+    /// # Safety
+    /// The caller holds the lock, and the operation may do to its memory what it does until it has answered.
+    unsafe fn push_one(&self, operation: &squeue::Entry) -> bool {
         // SAFETY: there is one of these queues at a time, under the lock.
         let mut queue = unsafe { self.ring.submission_shared() };
         // SAFETY: the caller's promise.
-        unsafe { queue.push(operation) }.map_err(io::Error::other)?;
-        drop(queue);
+        unsafe { queue.push(operation) }.is_ok()
+    }
+
+    /// Whether the kernel has taken the operation that was pushed as the one of this number.
+    fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
+        // SAFETY: there is one of these queues at a time, under the lock, whose contents the caller has.
+        let left = unsafe { self.ring.submission_shared() }.len() as u64;
+        number.is_some_and(|number| number + left <= pushing.pushed)
+    }
+
+    /// Gives all that was pushed to the kernel. The caller holds the lock.
+    fn submit_all(&self) -> io::Result<()> {
         loop {
-            let error = match self.ring.submit() {
-                Err(error) => error,
-                Ok(_) => io::ErrorKind::Interrupted.into(),
-            };
-            // SAFETY: as above.
+            let result = self.ring.submit();
+            // SAFETY: there is one of these queues at a time, under the lock.
             if unsafe { self.ring.submission_shared() }.is_empty() {
                 return Ok(());
             }
-            if error.kind() != io::ErrorKind::Interrupted {
-                // What was pushed would be taken with the next operation, when its memory may be somebody else's.
-                *usable = false;
-                return Err(error);
+            match result {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
             }
         }
     }
@@ -184,5 +241,51 @@ impl Ring {
                 };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::opcode::Nop;
+
+    use super::*;
+
+    /// Has the kernel answer EAGAIN to whatever this thread gives to a ring.
+    fn lack_room() {
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut filter = [
+            step(0x20, 0, 0, 0), // The number of the call.
+            step(0x15, 0, 1, libc::SYS_io_uring_enter as u32),
+            step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+            step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+        // SAFETY: the kernel copies the program, which lives until the call returns.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) }, 0);
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_room_for_a_moment_does_not_end_the_ring() {
+        let Ok(ring) = Ring::new() else {
+            println!("skipped: io_uring is not allowed here");
+            return;
+        };
+        // SAFETY: the operation has no memory.
+        let run = || unsafe { ring.run(Nop::new().build()) };
+        std::thread::scope(|scope| {
+            let refused = scope.spawn(|| {
+                lack_room();
+                run()
+            });
+            // The first has pushed its operation by now, most of the time; this thread gives it to the kernel with its own.
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(run().unwrap(), 0);
+            while !refused.is_finished() {
+                assert_eq!(run().unwrap(), 0);
+            }
+            assert_eq!(refused.join().unwrap().unwrap(), 0);
+        });
     }
 }

@@ -504,8 +504,7 @@ impl Reactor {
         }
     }
 
-    /// Drops the oldest of such callers; says whether there was one.
-    /// Turns the oldest caller away of which no hello has come yet. `false` if there is none.
+    /// Turns away the oldest caller whose hello has not come yet. False if there is none.
     fn drop_stranger(&mut self, endpoint: u64) -> bool {
         let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };
