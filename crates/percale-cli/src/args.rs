@@ -263,6 +263,7 @@ Examples:
   percale torture --monitor userfaultfd --filter munmap --pairs
   percale torture --monitor sealed,userfaultfd --seconds 60 --threads 4 --seed 7
   percale torture --json --seconds 0 > rows.json
+  percale torture --search 60 --monitor bpf
 
 Exit codes: 0 nothing wrong but what a monitor documents, 1 stale registrations or failures, 2 bad usage.")]
 pub(crate) struct TortureArgs {
@@ -278,6 +279,10 @@ pub(crate) struct TortureArgs {
     /// Seconds for the threads of each monitor; 0 leaves them out [with --filter: 0]
     #[arg(long, value_name = "S", default_value_t = 5, default_value_if("filter", clap::builder::ArgPredicate::IsPresent, "0"), value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) seconds: u64,
+    /// Instead, search each monitor for so many minutes: runs of threads with changes of every kind, by children, other processes, a debugger and
+    /// io_uring, too, with closed descriptors, signals, several caches and requests submitted before; a run is repeated by its seed
+    #[arg(long, value_name = "MINUTES", value_parser = minutes, conflicts_with_all = ["filter", "seconds", "pairs"])]
+    pub(crate) search: Option<f64>,
     /// Threads that change memory, and as many that use it
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) threads: u64,
@@ -290,6 +295,11 @@ pub(crate) struct TortureArgs {
     /// Print one JSON object for each pair
     #[arg(long, conflicts_with = "pairs")]
     pub(crate) json: bool,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse::<f64>().ok().filter(|minutes| (0.01..=10_000.0).contains(minutes));
+    minutes.ok_or_else(|| "from 0.01 to 10000".to_owned())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -6,12 +6,11 @@ use pindown::monitor::Refusal;
 use pindown::{Cache, Lane, LookupError, Registrar, Stats};
 use serde::{Deserialize, Serialize};
 
-use super::device::Pin;
 use super::kinds::Kind;
 use super::memory::Memory;
 use super::monitors::Subject;
 use super::operations::{Operation, Tools};
-use super::oracle::{Eye, Oracle, Seen};
+use super::oracle::{Eye, Oracle, Pin, Seen};
 use crate::fixed_buffers::ACCESS;
 
 /// What came of it.

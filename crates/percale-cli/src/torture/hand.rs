@@ -7,14 +7,33 @@ use pindown::Range;
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 
+use super::tracer;
 use crate::limits::kernel::Foreign;
 
 /// What it is asked to do.
 #[derive(Debug, Serialize, Deserialize)]
 enum Deed {
-    Truncate { path: String, len: u64 },
-    Allocate { path: String, mode: u32, offset: u64, len: u64 },
-    Write { process: i32, address: u64, len: u64 },
+    Truncate {
+        path: String,
+        len: u64,
+    },
+    Allocate {
+        path: String,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    },
+    Write {
+        process: i32,
+        address: u64,
+        len: u64,
+    },
+    /// A system call that the process itself makes, as a debugger has it do.
+    Call {
+        process: i32,
+        instruction: u64,
+        call: [u64; 7],
+    },
 }
 
 /// The other process. It ends when its input does.
@@ -48,6 +67,14 @@ impl Hand {
     pub(super) fn write(&mut self, range: Range) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         self.ask(&Deed::Write { process, address: range.start(), len: range.len() })
+    }
+
+    /// This process's first thread makes a system call, by its number and arguments.
+    pub(super) fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> io::Result<()> {
+        let process = rustix::process::getpid().as_raw_pid();
+        let instruction = tracer::instruction().ok_or(io::ErrorKind::Unsupported)?;
+        let [a, b, c, d, e, f] = arguments;
+        self.ask(&Deed::Call { process, instruction, call: [number as u64, a, b, c, d, e, f] })
     }
 
     fn ask(&mut self, deed: &Deed) -> io::Result<()> {
@@ -90,6 +117,7 @@ fn do_it(deed: Deed) -> io::Result<()> {
         Deed::Allocate { path, mode, offset, len } => {
             Ok(rustix::fs::fallocate(open(path)?, FallocateFlags::from_bits_retain(mode), offset, len)?)
         }
+        Deed::Call { process, instruction, call } => tracer::inject(process, instruction, call).map(drop),
         Deed::Write { process, address, len } => Foreign { process, address }.write(0, &vec![5; len as usize]),
     }
 }

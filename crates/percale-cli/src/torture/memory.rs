@@ -193,8 +193,9 @@ impl Memory {
 
     /// The path by which every process of this user reaches what it maps.
     pub(super) fn path(&self) -> io::Result<String> {
-        let process = rustix::process::getpid().as_raw_pid();
-        Ok(format!("/proc/{process}/fd/{}", self.file()?.as_raw_fd()))
+        // As those who mounted /proc number it, which may be another PID namespace.
+        let process = std::fs::read_link("/proc/self")?;
+        Ok(format!("/proc/{}/fd/{}", process.display(), self.file()?.as_raw_fd()))
     }
 
     /// Where in the file the registered part begins.

@@ -2,14 +2,16 @@
 //!
 //! [`kinds`] of memory times [`operations`] on it, for each of the [`monitors`]: a [`case`] each. The [`oracle`] pins
 //! memory as a device does, and sees whether what is pinned is still what the processor sees. [`race`] does the same
-//! with threads. All of that happens in processes of its own ([`part`], started by [`workers`]): operations may end them.
+//! with threads, and [`search`] for hours with all that may become of a process. All of that happens in processes of its own ([`part`], started by [`workers`]): operations may end them.
 //! [`report`] says what came of it.
 
 mod calls;
 mod case;
 mod device;
+mod dice;
 mod hand;
 mod kinds;
+mod ledger;
 mod memory;
 mod monitors;
 mod operations;
@@ -19,6 +21,8 @@ mod plan;
 mod race;
 mod report;
 mod ring;
+mod search;
+mod tracer;
 mod workers;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -26,7 +30,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
-use crate::perf::print_line;
 use calls::Calls;
 pub(crate) use device::Choice as Device;
 pub(crate) use monitors::choice;
@@ -45,8 +48,12 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     if pairs.is_empty() {
         return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
     }
-    let seed = args.seed.map_or_else(random, Ok)?;
     let mut report = Report::new(args);
+    if let Some(minutes) = args.search {
+        search::run(args, std::time::Duration::from_secs_f64(60.0 * minutes), &mut report)?;
+        return report.end();
+    }
+    let seed = args.seed.map_or_else(random, Ok)?;
     for monitor in plan::monitors(&args.monitor) {
         let mut workers = Workers::new(monitor, args.device);
         let without_ns = calls::measure();
@@ -64,15 +71,13 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
         }
         if args.seconds > 0 {
             bar.set_message(format!("{}: {} s of threads, seed {seed}", monitor.name, args.seconds));
-            let race = race::Plan { seconds: args.seconds, threads: args.threads, seed };
+            let (milliseconds, mix) = (1000 * args.seconds, race::Mix::plain());
+            let race = race::Plan { milliseconds, threads: args.threads, seed, mix };
             report.add(Line::race(monitor, &race, workers.race(&race)))?;
         }
         bar.finish_and_clear();
     }
-    if !args.json {
-        print_line(&report.text())?;
-    }
-    report.wrong().map_or(Ok(()), |why| Err(Failure::Torture(why)))
+    report.end()
 }
 
 fn random() -> Result<u64> {

@@ -6,7 +6,6 @@ use pindown::monitor::userfaultfd::{Settings, Unseen};
 use pindown::{Cache, Range};
 
 use super::oracle::Oracle;
-use crate::fixed_buffers::SLOTS;
 
 /// A monitor.
 pub(super) struct Monitor {
@@ -120,13 +119,13 @@ impl Monitor {
         ALL.iter().find(|monitor| monitor.name == name)
     }
 
-    /// A cache with it.
+    /// A cache with it that keeps so many registrations.
     ///
     /// # Errors
     /// Why it is not to be had here.
-    pub(super) fn open(&self, oracle: Oracle) -> Result<Subject, String> {
+    pub(super) fn open(&self, oracle: Oracle, most: u32, merging: bool) -> Result<Subject, String> {
         let Watching { choice, early } = (self.choice)().map_err(|error| error.to_string())?;
-        let builder = Cache::builder(oracle).monitor(choice).max_count(SLOTS / 4);
+        let builder = Cache::builder(oracle).monitor(choice).max_count(most).merging(merging);
         let cache = builder.open().map_err(|error| error.to_string())?;
         Ok(Subject { cache, early })
     }

@@ -6,9 +6,10 @@
 
 use std::io;
 
-use pindown::{Access, Pinned, Range, Registrar};
+use pindown::{Access, Pinned, Range, Registrar, Use};
 
-use super::device::{Choice, Device, Pin, Sight};
+use super::device::{self, Choice, Device, Sight};
+use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
@@ -16,7 +17,14 @@ use crate::lot;
 #[derive(Clone)]
 pub(super) struct Oracle {
     device: Device,
+    ledger: Ledger,
     process: i32,
+}
+
+/// A registration.
+pub(super) struct Pin {
+    pin: device::Pin,
+    local_key: u64,
 }
 
 /// What a use says of its registration.
@@ -30,7 +38,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// As [`Device`] fills in the keys.
-    pub(super) fn of(used: &pindown::Use) -> Self {
+    pub(super) fn of(used: &Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
 }
@@ -38,12 +46,18 @@ impl Seen {
 impl Oracle {
     /// With this device; or why it is not to be had.
     pub(super) fn new(device: Choice) -> Result<Self, String> {
-        Ok(Self { device: Device::open(device)?, process: rustix::process::getpid().as_raw_pid() })
+        let process = rustix::process::getpid().as_raw_pid();
+        Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
     /// A way to look, for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
         Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
+    }
+
+    /// What is wrong with the keys that a look-up was given for this range and these rights; None if they are right.
+    pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
+        self.ledger.fault(used, range, access)
     }
 }
 
@@ -51,10 +65,14 @@ impl Registrar for Oracle {
     type Pin = Pin;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Pin>> {
-        self.device.pin(range, access)
+        let pinned = self.device.pin(range, access)?;
+        self.ledger.made(&pinned, range, access);
+        let Pinned { pin, local_key, remote_key } = pinned;
+        Ok(Pinned { pin: Pin { pin, local_key }, local_key, remote_key })
     }
 
-    fn unpin(&self, pin: Pin) {
+    fn unpin(&self, Pin { pin, local_key }: Pin) {
+        self.ledger.ends(local_key);
         self.device.unpin(pin);
     }
 }

@@ -12,6 +12,7 @@ use super::monitors::{Monitor, Subject};
 use super::operations::{Operation, Tools};
 use super::oracle::Oracle;
 use super::{hand, race};
+use crate::fixed_buffers::SLOTS;
 use crate::worker::answer;
 
 /// The hidden subcommand.
@@ -35,6 +36,8 @@ pub(super) enum Job {
     Pair { mapping: String, operation: String },
     /// Threads; a [`race::Tally`], or a `String` that says why not.
     Race(race::Plan),
+    /// Threads, and all that may become of a process: instead of opening a cache first. Answered as `Race` is.
+    Search { monitor: String, device: Choice, plan: race::Plan },
 }
 
 /// Plays a part until standard input ends, or the process that started it has ended: it may be in the middle of a long job then.
@@ -53,7 +56,8 @@ fn work() -> io::Result<()> {
         match (job, &opened) {
             (Job::Open { monitor: name, device }, _) => {
                 let monitor = Monitor::named(&name).ok_or(io::ErrorKind::NotFound)?;
-                let made = Oracle::new(device).and_then(|oracle| Ok((monitor.open(oracle.clone())?, oracle)));
+                let made = Oracle::new(device)
+                    .and_then(|oracle| Ok((monitor.open(oracle.clone(), SLOTS / 4, false)?, oracle)));
                 match made {
                     Ok((subject, oracle)) => {
                         opened = Some((monitor, subject, oracle));
@@ -61,6 +65,11 @@ fn work() -> io::Result<()> {
                     }
                     Err(why) => answer(&why)?,
                 }
+            }
+            (Job::Search { monitor, device, plan }, _) => {
+                let monitor = Monitor::named(&monitor).ok_or(io::ErrorKind::NotFound)?;
+                let tally = race::search(&plan, monitor, device);
+                answer(&tally.map_err(|error| error.to_string()))?;
             }
             (_, None) => return Err(io::ErrorKind::InvalidInput.into()),
             (Job::Pair { mapping, operation }, Some((_, subject, oracle))) => {

@@ -1,6 +1,7 @@
 //! What came of it: lines of JSON, or tables.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use comfy_table::Table;
 use serde::Serialize;
@@ -50,6 +51,49 @@ pub(super) enum Line {
         /// Why there are no figures.
         failure: Option<String>,
     },
+    /// A run of the search that found something.
+    WrongRun {
+        monitor: &'static str,
+        seed: u64,
+        mix: race::Mix,
+        #[serde(flatten)]
+        tally: race::Tally,
+        failure: Option<String>,
+    },
+    /// All runs of the search.
+    Search {
+        monitor: &'static str,
+        first_seed: u64,
+        #[serde(flatten)]
+        found: Searched,
+    },
+}
+
+/// What the runs of a search have done and found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Searched {
+    runs: u64,
+    /// Runs that failed by themselves.
+    failed: u64,
+    #[serde(flatten)]
+    tally: race::Tally,
+}
+
+impl Searched {
+    pub(super) fn add(&mut self, tally: Result<race::Tally, String>) {
+        self.runs += 1;
+        match tally {
+            Ok(tally) => self.tally.add(tally),
+            Err(_) => self.failed += 1,
+        }
+    }
+}
+
+impl fmt::Display for Searched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [uses, stale, wrong] = [self.tally.uses, self.tally.stale, self.tally.wrong_keys].map(units::count);
+        write!(f, "{uses} look-ups, {stale} stale, {wrong} wrong keys")
+    }
 }
 
 impl Line {
@@ -61,8 +105,23 @@ impl Line {
         Self::Pair { monitor: monitor.name, mapping, operation, result, changed, detail, documented }
     }
 
+    /// What is wrong with a run of the search, if anything is.
+    pub(super) fn wrong_run(monitor: &Monitor, plan: &race::Plan, tally: &Result<race::Tally, String>) -> Option<Self> {
+        let (tally, failure) = match tally {
+            Ok(tally) if tally.stale + tally.wrong_keys == 0 => return None,
+            Ok(tally) => (tally.clone(), None),
+            Err(why) => (race::Tally::default(), Some(why.clone())),
+        };
+        Some(Self::WrongRun { monitor: monitor.name, seed: plan.seed, mix: plan.mix.clone(), tally, failure })
+    }
+
+    pub(super) fn search(monitor: &Monitor, first_seed: u64, found: Searched) -> Self {
+        Self::Search { monitor: monitor.name, first_seed, found }
+    }
+
     pub(super) fn race(monitor: &Monitor, plan: &race::Plan, tally: Result<race::Tally, String>) -> Self {
-        let race::Plan { seconds, threads, seed } = *plan;
+        let race::Plan { milliseconds, threads, seed, .. } = *plan;
+        let seconds = milliseconds / 1000;
         let (tally, failure) = match tally {
             Ok(tally) => (tally, None),
             Err(why) => (race::Tally::default(), Some(why)),
@@ -72,7 +131,11 @@ impl Line {
 
     fn monitor(&self) -> &'static str {
         match self {
-            Self::Monitor { monitor, .. } | Self::Pair { monitor, .. } | Self::Race { monitor, .. } => monitor,
+            Self::Monitor { monitor, .. }
+            | Self::Pair { monitor, .. }
+            | Self::Race { monitor, .. }
+            | Self::WrongRun { monitor, .. }
+            | Self::Search { monitor, .. } => monitor,
         }
     }
 }
@@ -118,14 +181,21 @@ impl Report {
 
     /// What is wrong, if anything is.
     pub(super) fn wrong(&self) -> Option<String> {
-        let mut stale = 0;
-        let mut failed = 0;
+        let (mut stale, mut wrong_keys, mut failed) = (0, 0, 0);
         let mut missing = Vec::new();
         for line in &self.lines {
             match line {
                 Line::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
                 Line::Pair { result: Outcome::Failed, .. } | Line::Race { failure: Some(_), .. } => failed += 1,
-                Line::Race { tally, .. } => stale += tally.stale,
+                Line::Race { tally, .. } => {
+                    stale += tally.stale;
+                    wrong_keys += tally.wrong_keys;
+                }
+                Line::Search { found, .. } => {
+                    stale += found.tally.stale;
+                    wrong_keys += found.tally.wrong_keys;
+                    failed += found.failed;
+                }
                 Line::Monitor { monitor, available: false, reason, .. } if self.named => {
                     missing.push(format!("{monitor} is not available here: {reason}"));
                 }
@@ -133,15 +203,32 @@ impl Report {
             }
         }
         let stale = (stale > 0).then(|| format!("{} stale registrations were given", units::count(stale)));
+        let wrong_keys = (wrong_keys > 0).then(|| format!("{} wrong keys were given", units::count(wrong_keys)));
         let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
-        let parts: Vec<_> = stale.into_iter().chain(failed).chain(missing).collect();
+        let parts: Vec<_> = stale.into_iter().chain(wrong_keys).chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// Prints what is left to print.
+    ///
+    /// # Errors
+    /// Something is [wrong](Self::wrong).
+    pub(super) fn end(&self) -> Result<()> {
+        if !self.json {
+            print_line(&self.text())?;
+        }
+        self.wrong().map_or(Ok(()), |why| Err(Failure::Torture(why)))
     }
 
     /// All of it, for people.
     pub(super) fn text(&self) -> String {
+        let is_search = self.lines.iter().any(|line| matches!(line, Line::Search { .. }));
         let first = if self.pairs { self.every_pair() } else { self.by_operation() };
-        let parts = [first, self.totals(), self.races(), self.calls(), self.remarks()];
+        let parts = if is_search {
+            vec![self.searches(), self.remarks()]
+        } else {
+            vec![first, self.totals(), self.races(), self.calls(), self.remarks()]
+        };
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
     }
 
@@ -212,14 +299,30 @@ impl Report {
         format!("{table}\nchanged: of those tried, the pages were others afterwards, whatever the cache did.")
     }
 
+    fn searches(&self) -> String {
+        let mut table = table();
+        let heads = ["runs", "changes", "look-ups", "hits", "checked", "stale", "wrong keys", "failed"].map(right);
+        table.set_header(std::iter::once(left("search")).chain(heads));
+        for line in &self.lines {
+            if let Line::Search { monitor, found, .. } = line {
+                let Searched { runs, failed, tally } = found;
+                let race::Tally { changes, uses, hits, checked, stale, wrong_keys, .. } = *tally;
+                let figures = [*runs, changes, uses, hits, checked, stale, wrong_keys, *failed];
+                table.add_row(std::iter::once(left(monitor)).chain(figures.map(|n| right(units::count(n)))));
+            }
+        }
+        table.to_string()
+    }
+
     fn races(&self) -> String {
         let mut table = table();
-        let heads = ["changes", "uses", "hits", "checked", "stale"].map(right);
+        let heads = ["changes", "uses", "hits", "checked", "stale", "wrong keys"].map(right);
         table.set_header(std::iter::once(left("threads")).chain(heads));
         let mut any = false;
         for line in &self.lines {
             if let Line::Race { monitor, tally, failure: None, .. } = line {
-                let figures = [tally.changes, tally.uses, tally.hits, tally.checked, tally.stale];
+                let race::Tally { changes, uses, hits, checked, stale, wrong_keys, .. } = *tally;
+                let figures = [changes, uses, hits, checked, stale, wrong_keys];
                 table.add_row(std::iter::once(left(monitor)).chain(figures.map(|n| right(units::count(n)))));
                 any = true;
             }
@@ -266,9 +369,17 @@ impl Report {
                 Line::Race { monitor, tally, seed, failure, .. } => {
                     let wrong = |(after, count)| format!("WRONG: {monitor}, seed {seed}: {count} times after {after}");
                     remarks.extend(tally.after.iter().map(wrong));
+                    remarks.extend(tally.wrong_key.iter().map(|what| format!("WRONG: {monitor}, seed {seed}: {what}")));
                     remarks.extend(failure.iter().map(|why| format!("failed: {monitor}, threads: {why}")));
                 }
-                Line::Monitor { .. } => {}
+                Line::WrongRun { monitor, seed, mix, tally, failure } => {
+                    remarks.push(format!("{monitor}, seed {seed}: {mix}"));
+                    let wrong = |(after, count)| format!("  WRONG: {count} times stale after {after}");
+                    remarks.extend(tally.after.iter().map(wrong));
+                    remarks.extend(tally.wrong_key.iter().map(|what| format!("  WRONG: {what}")));
+                    remarks.extend(failure.iter().map(|why| format!("  failed: {why}")));
+                }
+                Line::Monitor { .. } | Line::Search { .. } => {}
             }
         }
         remarks.extend(alike.iter().map(|(remark, mappings)| format!("{remark}: {}", mappings.join(", "))));
@@ -337,7 +448,7 @@ mod tests {
     #[test]
     fn threads_and_monitors_asked_for_count_too() {
         let mut stale = report(&[]);
-        let plan = race::Plan { seconds: 1, threads: 1, seed: 7 };
+        let plan = race::Plan { milliseconds: 1000, threads: 1, seed: 7, mix: race::Mix::plain() };
         let after = [("System V, shmdt".to_owned(), 3)].into();
         let tally = race::Tally { stale: 3, after, ..Default::default() };
         let monitor = Monitor::named("none").expect("a monitor");

@@ -4,10 +4,15 @@
 
 use std::io;
 
+use io_uring::squeue::Flags;
 use io_uring::{IoUring, opcode, squeue, types};
 use pindown::Range;
-use rustix::fd::AsRawFd;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+fn advice_on(at: Range, advice: i32) -> squeue::Entry {
+    let address = std::ptr::without_provenance(at.start() as usize);
+    opcode::Madvise::new(address, at.len() as libc::off_t, advice).build()
+}
 
 /// A ring.
 pub(super) struct Ring(IoUring);
@@ -19,8 +24,38 @@ impl Ring {
 
     /// madvise(2) by the kernel's own worker thread.
     pub(super) fn advise(&mut self, at: Range, advice: i32) -> io::Result<()> {
-        let address = std::ptr::without_provenance(at.start() as usize);
-        self.submit(&opcode::Madvise::new(address, at.len() as libc::off_t, advice).build()).map(drop)
+        self.submit(&advice_on(at, advice)).map(drop)
+    }
+
+    /// As [`Self::advise`] and without waiting for it, once `event` is readable. It takes a worker of the kernel's, which begins then.
+    pub(super) fn advise_after(&mut self, event: &OwnedFd, at: Range, advice: i32) -> io::Result<()> {
+        self.submit_after(event, &advice_on(at, advice))
+    }
+
+    /// As [`Self::truncate`] and without waiting for it, once `event` is readable.
+    pub(super) fn truncate_after(&mut self, event: &OwnedFd, file: &OwnedFd, len: u64) -> io::Result<()> {
+        self.submit_after(event, &opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), len).build())
+    }
+
+    fn submit_after(&mut self, event: &OwnedFd, entry: &squeue::Entry) -> io::Result<()> {
+        let wait = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32).build();
+        let entries = [wait.flags(Flags::IO_HARDLINK), entry.clone()];
+        // SAFETY: it touches only memory in which no value lies: the callers are given ranges of lots, which stay lots until it has
+        // completed.
+        unsafe { self.0.submission().push_multiple(&entries) }.map_err(io::Error::other)?;
+        self.0.submit().map(drop)
+    }
+
+    /// Waits until so many requests have completed, whatever their results.
+    pub(super) fn completed(&mut self, count: usize) -> io::Result<()> {
+        let mut left = count;
+        while left > 0 {
+            match self.0.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => left = left.saturating_sub(self.0.completion().count()),
+            }
+        }
+        Ok(())
     }
 
     /// fallocate(2) likewise.

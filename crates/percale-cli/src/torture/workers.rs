@@ -57,7 +57,16 @@ impl Workers {
     /// The threads, in a new worker.
     pub(super) fn race(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
         self.worker = None;
-        self.ask::<Result<_, _>>(&Job::Race(plan.clone()), PATIENCE + Duration::from_secs(plan.seconds)).flatten()
+        let time = PATIENCE + Duration::from_millis(plan.milliseconds);
+        self.ask::<Result<_, _>>(&Job::Race(plan.clone()), time).flatten()
+    }
+
+    /// As [`Self::race`], with all that a search has.
+    pub(super) fn search(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
+        self.worker = None;
+        let mut worker = Worker::start(&[PART, "worker"])?;
+        let job = Job::Search { monitor: self.monitor.name.into(), device: self.device, plan: plan.clone() };
+        worker.ask::<Result<_, _>>(&job, PATIENCE + Duration::from_millis(plan.milliseconds)).flatten()
     }
 
     fn ask<T: DeserializeOwned>(&mut self, job: &Job, patience: Duration) -> Result<T, String> {

@@ -111,7 +111,11 @@ pub(super) const ALL: &[Operation] = &[
         if matches!(memory.origin, Origin::Stack(_)) {
             return Err(io::Error::other("its thread could not end any more"));
         }
-        memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4]).map(drop)
+        memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4])?;
+        if matches!(memory.origin, Origin::Mapped | Origin::Segment(_)) {
+            memory.origin = Origin::Sealed;
+        }
+        Ok(())
     }),
     own("msync", Way::Once, |memory, _| {
         memory.lot.call(libc::SYS_msync, memory.registered, [libc::MS_SYNC as usize, 0, 0, 0]).map(drop)

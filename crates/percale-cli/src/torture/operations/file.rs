@@ -5,7 +5,7 @@ use std::io;
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate};
 
-use super::process::truncate;
+use super::process::{truncate, truncate_by_handle};
 use super::{Operation, Tools, Way};
 use crate::torture::kinds::Trait;
 use crate::torture::memory::Memory;
@@ -63,6 +63,10 @@ pub(super) const ALL: &[Operation] = &[
     }),
     file("open O_TRUNC", Way::Once, |memory, _| {
         drop(rustix::fs::open(memory.path()?, OFlags::RDWR | OFlags::TRUNC | OFlags::CLOEXEC, Mode::empty())?);
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("open_by_handle_at O_TRUNC", Way::Once, |memory, _| {
+        truncate_by_handle(memory.file()?.as_fd())?;
         Ok(ftruncate(memory.file()?, memory.whole.len())?)
     }),
     file("truncate by path", Way::Once, |memory, _| {

@@ -2,12 +2,14 @@
 
 mod address;
 mod advice;
+mod fault;
 mod file;
 mod process;
 
 use std::io;
 
 use pindown::mapping::Mappings;
+use serde::{Deserialize, Serialize};
 
 use super::hand::Hand;
 use super::kinds::{Kind, Trait};
@@ -30,12 +32,15 @@ pub(super) struct Operation {
 }
 
 /// Which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
     /// By a system call of this process, any number of times, also by several threads at once.
     Call,
     /// By this process, with more around it.
     Once,
+    /// By this process, for which it maps memory where the kernel likes.
+    Maps,
     /// By another process.
     Other,
     /// By the kernel's own threads on behalf of this process: a monitor may distrust the process from then on.
@@ -76,5 +81,5 @@ impl Operation {
 
 /// Every operation.
 pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
-    address::ALL.iter().chain(advice::ALL).chain(file::ALL).chain(process::ALL)
+    address::ALL.iter().chain(advice::ALL).chain(fault::ALL).chain(file::ALL).chain(process::ALL)
 }

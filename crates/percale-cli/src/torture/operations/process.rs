@@ -4,15 +4,21 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::{Operation, Tools, Way};
 use crate::limits::kernel::Foreign;
+use crate::torture::kinds::Trait;
 use crate::torture::memory::Memory;
 
 const fn any(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
     Operation { name, needs: &[], apply, way }
+}
+
+const fn own(name: &'static str, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+    Operation { name, needs: &[Trait::Own], apply, way: Way::Other }
 }
 
 pub(super) const ALL: &[Operation] = &[
@@ -26,12 +32,12 @@ pub(super) const ALL: &[Operation] = &[
         memory.children.push(child);
         Ok(())
     }),
-    any("vfork and exec", Way::Once, |_, _| {
+    any("vfork and exec", Way::Maps, |_, _| {
         let mut command = Command::new("/proc/self/exe");
         let status = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child: {status}"))) }
     }),
-    any("thread starts and ends", Way::Once, |_, _| {
+    any("thread starts and ends", Way::Maps, |_, _| {
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {})?;
         thread.join().map_err(|_| io::Error::other("the thread panicked"))
     }),
@@ -45,6 +51,13 @@ pub(super) const ALL: &[Operation] = &[
         Foreign { process, address }.write(0, &vec![4; memory.registered.len() as usize])
     }),
     any("process_vm_writev by another process", Way::Other, |memory, tools| tools.hand()?.write(memory.registered)),
+    own("munmap by a debugger", |memory, tools| {
+        tools.hand()?.call(libc::SYS_munmap, [memory.registered.start(), memory.registered.len(), 0, 0, 0, 0])
+    }),
+    own("madvise DONTNEED by a debugger", |memory, tools| {
+        let advice = libc::MADV_DONTNEED as u64;
+        tools.hand()?.call(libc::SYS_madvise, [memory.registered.start(), memory.registered.len(), advice, 0, 0, 0])
+    }),
     any("mlockall and munlockall", Way::Once, |_, _| {
         // SAFETY: locks pages in memory, which changes nothing that a program sees.
         check(unsafe { libc::mlockall(libc::MCL_CURRENT) })?;
@@ -107,6 +120,35 @@ impl Drop for Fork {
         // SAFETY: nothing is asked of its status.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
+}
+
+/// A handle of a file, as open_by_handle_at(2) takes it.
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; 128],
+}
+
+/// open_by_handle_at(2) with O_TRUNC of the file that a descriptor stands for.
+pub(super) fn truncate_by_handle(file: BorrowedFd<'_>) -> io::Result<()> {
+    let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
+    let (file, empty, mut mount) = (file.as_raw_fd(), c"".as_ptr(), 0_i32);
+    let (handle, mount) = (&raw mut handle, &raw mut mount);
+    // SAFETY: the handle has as much room as it says; the mount's number is where the kernel may write it.
+    let named = unsafe { libc::syscall(libc::SYS_name_to_handle_at, file, empty, handle, mount, libc::AT_EMPTY_PATH) };
+    if named < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = libc::O_RDWR | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: the kernel reads the handle, which it has filled in.
+    let opened = unsafe { libc::syscall(libc::SYS_open_by_handle_at, file, handle, flags) };
+    if opened < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(opened as i32) });
+    Ok(())
 }
 
 /// truncate(2).

@@ -1,0 +1,48 @@
+//! What each key stands for, noted by the registrar and checked at every look-up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pindown::{Access, Pinned, Range, Use};
+
+/// The registrations that exist, by local key. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Ledger(Arc<Mutex<HashMap<u64, Entry>>>);
+
+/// A registration.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The remote key: no two registrations have the same.
+    number: u64,
+    range: Range,
+    access: Access,
+}
+
+impl Ledger {
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn made<P>(&self, pinned: &Pinned<P>, range: Range, access: Access) {
+        self.entries().insert(pinned.local_key, Entry { number: pinned.remote_key, range, access });
+    }
+
+    /// The registration with this local key ends.
+    pub(super) fn ends(&self, local_key: u64) {
+        self.entries().remove(&local_key);
+    }
+
+    /// Why the keys of this use are not those of a registration that holds the range and has the rights; None if they are.
+    pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
+        let (local, number) = (used.local_key(), used.remote_key());
+        let asked = format!("asked for {range} with {access:?}, given keys {local} and {number}");
+        match self.entries().get(&local) {
+            None => Some(format!("{asked}: that registration has ended")),
+            Some(entry) if entry.number != number => Some(format!("{asked}: keys of two registrations ({entry:?})")),
+            Some(entry) if !entry.range.contains(range) || !entry.access.contains(access) => {
+                Some(format!("{asked}: they are of another registration ({entry:?})"))
+            }
+            Some(_) => None,
+        }
+    }
+}

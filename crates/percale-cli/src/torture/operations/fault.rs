@@ -1,0 +1,71 @@
+//! What the program's own userfaultfd(2) does.
+#![expect(unsafe_code, reason = "ioctls of userfaultfd; each block states why it is sound")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use pindown::Range;
+
+use super::{Operation, Tools, Way};
+use crate::lot::READ_WRITE;
+use crate::torture::kinds::Trait;
+use crate::torture::memory::Memory;
+
+const fn own(name: &'static str, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+    Operation { name, needs: &[Trait::Own], apply, way: Way::Once }
+}
+
+pub(super) const ALL: &[Operation] = &[
+    own("madvise DONTNEED and UFFDIO_ZEROPAGE", |memory, _| {
+        let handler = Handler::of(memory.registered)?;
+        memory.lot.advise(memory.registered, libc::MADV_DONTNEED)?;
+        handler.zero(memory.registered)
+    }),
+    own("UFFDIO_MOVE away", |memory, _| {
+        let to = crate::lot::range(memory.spare()?[1].start(), memory.registered.len())?;
+        memory.lot.map(to, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)?;
+        Handler::of(to)?.bring(memory.registered, to)
+    }),
+];
+
+/// ioctls of <linux/userfaultfd.h>.
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_ZEROPAGE: libc::c_ulong = 0xc020_aa04;
+const UFFDIO_MOVE: libc::c_ulong = 0xc028_aa05;
+const UFFD_API: u64 = 0xaa;
+const REGISTER_MODE_MISSING: u64 = 1;
+
+/// Brings in the pages that are missing in a range, until it is dropped.
+struct Handler(OwnedFd);
+
+impl Handler {
+    fn of(range: Range) -> io::Result<Self> {
+        // SAFETY: makes a descriptor.
+        let number = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it is new, and nobody else's.
+        let handler = Self(unsafe { OwnedFd::from_raw_fd(number as i32) });
+        handler.ask(UFFDIO_API, &mut [UFFD_API, 0, 0])?;
+        handler.ask(UFFDIO_REGISTER, &mut [range.start(), range.len(), REGISTER_MODE_MISSING, 0])?;
+        Ok(handler)
+    }
+
+    fn zero(&self, range: Range) -> io::Result<()> {
+        self.ask(UFFDIO_ZEROPAGE, &mut [range.start(), range.len(), 0, 0])
+    }
+
+    /// Moves pages to where they are missing.
+    fn bring(&self, from: Range, to: Range) -> io::Result<()> {
+        self.ask(UFFDIO_MOVE, &mut [to.start(), from.start(), from.len(), 0, 0])
+    }
+
+    /// An ioctl with an argument of so many words.
+    fn ask<const WORDS: usize>(&self, which: libc::c_ulong, argument: &mut [u64; WORDS]) -> io::Result<()> {
+        // SAFETY: the argument is as long as the ioctl's number says, or longer; the addresses in it are of lots, in which no value lies.
+        let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), which, argument.as_mut_ptr()) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}

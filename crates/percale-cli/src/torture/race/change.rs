@@ -1,0 +1,171 @@
+//! Threads that change memory.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use libc::MAP_FIXED_NOREPLACE;
+
+use super::pending::Pending;
+use super::region::{BETWEEN, MADE_ANEW, NOTHING, Region, SUBMITTED_BEFORE};
+use super::{Arena, Tally, Thread};
+use crate::fixed_buffers::ACCESS;
+use crate::lot::Lot;
+use crate::torture::dice::Dice;
+use crate::torture::memory::{Memory, Origin};
+use crate::torture::operations::{Tools, Way};
+use crate::torture::oracle::Seen;
+
+/// What a thread that changes memory has, apart from that.
+pub(super) struct Hands {
+    pub(super) tools: Tools,
+    /// Another thread, which unmaps.
+    pub(super) unmap: Sender<Lot>,
+    pub(super) unmapped: Receiver<io::Result<()>>,
+}
+
+/// After so many changes a region moves to other addresses.
+const MOVES: u64 = 16;
+
+/// How long a munmap(2) may take: it waits for some monitors.
+const MUNMAP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long after a change that happens once in a run the region is left alone, so that others see what came of it.
+const REST: Duration = Duration::from_millis(2);
+
+/// What can be done to a region.
+enum Change {
+    /// It is made anew, at other addresses.
+    Anew,
+    /// Another thread unmaps it while this one maps it again.
+    Between,
+    /// What was submitted before the caches were opened.
+    Pending(Pending),
+    /// One of its operations.
+    Operation(usize),
+    /// It cannot be changed now.
+    Nothing,
+}
+
+impl Change {
+    /// Draws one for the region, which has been changed `count` times. With a request pending it stays at its addresses, to which only system
+    /// calls of this thread's are sure to leave it.
+    fn draw(region: &Region, memory: &Memory, count: u64, dice: &mut Dice) -> Self {
+        let mut pending = region.pending();
+        if pending.is_some() && dice.once_in(8) {
+            return pending.take().map_or(Self::Nothing, Self::Pending);
+        }
+        if pending.is_none() && region.moves() && count % MOVES == MOVES - 1 {
+            return Self::Anew;
+        }
+        if region.moves() && matches!(memory.origin, Origin::Mapped) && dice.once_in(4) {
+            return Self::Between;
+        }
+        let which = dice.below(region.operations.len() as u64) as usize;
+        match region.operations.get(which) {
+            Some(operation) if pending.is_none() || operation.way == Way::Call => Self::Operation(which),
+            _ => Self::Nothing,
+        }
+    }
+
+    /// What [`Region::last`] calls it.
+    fn number(&self) -> usize {
+        match self {
+            Self::Anew => MADE_ANEW,
+            Self::Between => BETWEEN,
+            Self::Pending(_) => SUBMITTED_BEFORE,
+            Self::Operation(which) => *which,
+            Self::Nothing => NOTHING,
+        }
+    }
+}
+
+impl Arena<'_> {
+    /// Changes one region after the other.
+    pub(super) fn change(&self, thread: &mut Thread, hands: &mut Hands) -> io::Result<Tally> {
+        self.begin(thread);
+        while self.goes_on(thread) {
+            let region = thread.dice.of(self.regions);
+            let mut memory = region.memory();
+            let change = Change::draw(region, &memory, region.changes(), &mut thread.dice);
+            self.subjects.iter().for_each(|subject| subject.about_to_change(memory.registered));
+            region.count();
+            region.last.store(change.number(), Ordering::Release);
+            let mut rest = Duration::from_micros(thread.dice.below(300));
+            match change {
+                Change::Anew => self.make_anew(region, &mut memory)?,
+                Change::Between => map_between(&memory, thread, hands, || region.name_of_last())?,
+                Change::Pending(pending) => {
+                    pending.complete(&memory)?;
+                    rest = REST;
+                }
+                Change::Operation(which) => self.operate(region, which, &mut memory, thread, hands)?,
+                Change::Nothing => {}
+            }
+            region.count();
+            drop(memory);
+            thread.tally.changes += 1;
+            std::thread::sleep(rest);
+        }
+        Ok(std::mem::take(&mut thread.tally))
+    }
+
+    fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
+        let old = std::mem::replace(memory, (region.kind.make)()?);
+        region.start.store(memory.registered.start(), Ordering::Release);
+        // Addresses that a monitor may distrust are left alone; others come back, which is worse. What was sealed stays anyway.
+        if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
+    }
+
+    /// One of the region's operations.
+    fn operate(
+        &self,
+        region: &Region,
+        which: usize,
+        memory: &mut Memory,
+        thread: &mut Thread,
+        hands: &mut Hands,
+    ) -> io::Result<()> {
+        memory.children.clear();
+        // What the kernel does not do to such memory changes nothing.
+        (region.operations[which].apply)(memory, &mut hands.tools).ok();
+        memory.give_rights_back()?;
+        let again = region.moves() && thread.dice.once_in(4);
+        if (hands.tools.mappings.of(memory.whole)?.is_none() || again) && memory.establish(0).is_err() {
+            // It was sealed.
+            self.make_anew(region, memory)?;
+        }
+        Ok(())
+    }
+}
+
+/// Another thread unmaps; this one maps as soon as it can, and uses what it has mapped.
+fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
+    let gone = |_| io::Error::other("the thread that unmaps has gone");
+    hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;
+    let deadline = Instant::now() + MUNMAP_TIMEOUT;
+    let mut answer = None;
+    while let Err(error) = memory.establish(MAP_FIXED_NOREPLACE) {
+        if error.raw_os_error() != Some(libc::EEXIST) {
+            return Err(error);
+        }
+        match &answer {
+            None if Instant::now() < deadline => answer = hands.unmapped.try_recv().ok(),
+            None => return Err(io::Error::other(format!("munmap did not return for {MUNMAP_TIMEOUT:?}: {}", after()))),
+            Some(Err(error)) => return Err(io::Error::other(format!("munmap: {error}"))),
+            Some(Ok(())) => {
+                let there = hands.tools.mappings.of(memory.whole);
+                return Err(io::Error::other(format!("what munmap left was given to somebody else: {there:?}")));
+            }
+        }
+    }
+    let lane = thread.dice.of(&thread.lanes);
+    if let Ok(used) = lane.get(memory.registered, ACCESS) {
+        let word = memory.registered.start() + 8 * thread.number;
+        let current = thread.eye.is_word_current(Seen::of(&used).slot, word);
+        lane.end(used);
+        thread.tally.judge(current?, after);
+    }
+    answer.unwrap_or_else(|| hands.unmapped.recv().unwrap_or_else(|_| Err(gone(()))))
+}

@@ -1,0 +1,116 @@
+//! What may become of a process that has a cache: it has an ancestor's process id, its descriptors are closed, signals interrupt it.
+#![expect(unsafe_code, reason = "forks, closes descriptors and sends signals; each block states why it is sound")]
+
+use std::io::{self, Read, Write};
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Runs `work` in a descendant of this process, which must be its only thread, that has the process id of one of its ancestors. That
+/// ancestor has done `before`.
+///
+/// # Errors
+/// PermissionDenied if the kernel does not let this process have PID namespaces.
+pub(super) fn in_descendant<T: Serialize + DeserializeOwned>(
+    before: impl FnOnce() -> io::Result<()>,
+    work: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    new_namespace()?;
+    in_child(|| {
+        before()?;
+        new_namespace()?;
+        in_child(work)
+    })
+}
+
+/// Children of this process are in a PID namespace of their own: the first has number 1.
+fn new_namespace() -> io::Result<()> {
+    // SAFETY: touches no memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Runs `work` in a fork of this process, which must be its only thread.
+fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let (mut answer, mut answering) = io::pipe()?;
+    // SAFETY: the child is this thread alone, which waits for no other.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(answer);
+            let ended = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            let worked = ended.map_err(io::Error::from).and_then(|()| work()).map_err(|error| error.to_string());
+            let line = serde_json::to_string(&worked).unwrap_or_default();
+            let told = answering.write_all(line.as_bytes());
+            // SAFETY: ends the child, and runs nothing of what its parent left behind.
+            unsafe { libc::_exit(i32::from(told.is_err())) }
+        }
+        child => {
+            drop(answering);
+            let mut line = String::new();
+            let heard = answer.read_to_string(&mut line);
+            let mut status = 0;
+            // SAFETY: the status is where the kernel may write it.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            heard?;
+            let answer: Option<Result<T, String>> = serde_json::from_str(&line).ok();
+            let none = || Err(format!("the child ended with status {status:#x}"));
+            answer.unwrap_or_else(none).map_err(io::Error::other)
+        }
+    }
+}
+
+/// The descriptors that are open.
+pub(super) fn descriptors() -> io::Result<Vec<RawFd>> {
+    let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    // One of them was for reading the directory.
+    let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+    let is_open = |number: &RawFd| {
+        // SAFETY: asks about a number.
+        unsafe { libc::fcntl(*number, libc::F_GETFD) != -1 }
+    };
+    Ok(numbers.filter(is_open).collect())
+}
+
+/// Closes these, whoever has them: their owners must be forgotten.
+pub(super) fn close(numbers: &[RawFd]) {
+    for number in numbers {
+        // SAFETY: what the owners do with a closed descriptor fails, or reaches another one; that is what is tried out.
+        unsafe { libc::close(*number) };
+    }
+}
+
+/// Threads that are interrupted.
+#[derive(Default)]
+pub(super) struct Interrupted(Mutex<Vec<libc::pid_t>>);
+
+impl Interrupted {
+    /// The calling thread is one of them from here on.
+    pub(super) fn join(&self) {
+        let thread = rustix::thread::gettid().as_raw_pid();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+    }
+
+    /// Interrupts each of them, once.
+    pub(super) fn interrupt(&self) {
+        let process = rustix::process::getpid().as_raw_pid();
+        for thread in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: touches no memory. A thread that has ended is sent nothing.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGUSR1) };
+        }
+    }
+}
+
+/// Has the signal let other threads run.
+pub(super) fn give_way_on_signals() {
+    // SAFETY: the handler sleeps, which a handler may.
+    unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+}
+
+extern "C" fn give_way(_signal: libc::c_int) {
+    std::thread::sleep(Duration::from_micros(100));
+}

@@ -1,0 +1,92 @@
+//! Threads that use registrations and check them.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use pindown::{Access, Range, Use};
+
+use super::{Arena, Tally, Thread};
+use crate::fixed_buffers::ACCESS;
+use crate::lot::range;
+use crate::torture::memory::Shape;
+use crate::torture::oracle::Seen;
+
+/// Uses that a thread has at a time, besides the one that it looks at.
+const HELD: usize = 3;
+
+/// A use that a thread keeps while it has others.
+struct Kept {
+    lane: usize,
+    used: Use,
+    part: Range,
+    access: Access,
+}
+
+impl Arena<'_> {
+    /// Uses parts of regions, as a thread of a program does, and checks what it is given.
+    pub(super) fn use_and_look(&self, thread: &mut Thread) -> io::Result<Tally> {
+        self.interrupted.join();
+        let Shape { unit, registered: pages, .. } = Shape::small();
+        let rights = [ACCESS, ACCESS, ACCESS | Access::REMOTE_READ, ACCESS | Access::REMOTE_WRITE];
+        let mut held: Vec<Kept> = Vec::new();
+        self.begin(thread);
+        while self.goes_on(thread) {
+            let region = thread.dice.of(self.regions);
+            let begun = region.counted.load(Ordering::Acquire);
+            let start = region.start.load(Ordering::Acquire);
+            let first = thread.dice.below(pages) / 2;
+            let some = 1 + thread.dice.below(pages - first);
+            let part = range(start + first * unit, some * unit)?;
+            let access = *thread.dice.of(&rights);
+            let lane = thread.dice.below(thread.lanes.len() as u64) as usize;
+            // The same again is a hit, mostly.
+            for _ in 0..1 + thread.dice.below(4) {
+                thread.tally.uses += 1;
+                // There may be a hole just now.
+                let Ok(used) = thread.lanes[lane].get(part, access) else { break };
+                thread.tally.keys(self.oracle.fault(&used, part, access));
+                for _ in 0..thread.dice.below(400) {
+                    std::hint::spin_loop();
+                }
+                let address = part.start() + thread.dice.below(some) * unit + 8 * thread.number;
+                let settled = begun.is_multiple_of(2);
+                let current = settled.then(|| thread.eye.is_word_current(Seen::of(&used).slot, address));
+                let after = region.name_of_last();
+                let undisturbed = region.counted.load(Ordering::Acquire) == begun;
+                thread.tally.keys(self.oracle.fault(&used, part, access));
+                if held.len() < HELD && thread.dice.once_in(64) {
+                    let used = thread.lanes[lane].hold(used);
+                    held.push(Kept { lane, used, part, access });
+                } else {
+                    thread.lanes[lane].end(used);
+                }
+                if let (Some(Ok(current)), true) = (current, undisturbed) {
+                    thread.tally.judge(current, || after);
+                }
+            }
+            if thread.dice.once_in(16) {
+                self.tidy(thread, &mut held);
+            }
+        }
+        held.drain(..).for_each(|kept| self.end(thread, kept));
+        Ok(std::mem::take(&mut thread.tally))
+    }
+
+    /// Ends a use that was held, and at times empties a cache.
+    fn tidy(&self, thread: &mut Thread, held: &mut Vec<Kept>) {
+        if let Some(kept) = held.pop() {
+            self.end(thread, kept);
+        }
+        let cache = &thread.dice.of(self.subjects).cache;
+        match thread.dice.below(64) {
+            0 => cache.flush(),
+            1..4 => cache.sweep(),
+            _ => {}
+        }
+    }
+
+    fn end(&self, thread: &mut Thread, Kept { lane, used, part, access }: Kept) {
+        thread.tally.keys(self.oracle.fault(&used, part, access));
+        thread.lanes[lane].end(used);
+    }
+}

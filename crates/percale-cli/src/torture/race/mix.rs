@@ -1,0 +1,113 @@
+//! What a run of threads does besides what every run does.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fixed_buffers::SLOTS;
+use crate::torture::dice::Dice;
+use crate::torture::operations::Way;
+
+/// The choices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::torture) struct Mix {
+    /// How memory is changed.
+    pub(in crate::torture) ways: Vec<Way>,
+    /// Caches of the process, with the same monitor.
+    pub(in crate::torture) caches: u64,
+    /// Registrations that each keeps at most.
+    pub(in crate::torture) most: u32,
+    pub(in crate::torture) merging: bool,
+    /// Threads that look up are interrupted by signals, wherever they are.
+    pub(in crate::torture) interrupts: bool,
+    /// Requests to io_uring are submitted before the caches are opened, and change memory later.
+    pub(in crate::torture) pending: bool,
+    /// The program closes the descriptors that the caches have opened.
+    pub(in crate::torture) closes: bool,
+    /// It happens in a descendant with the process id of an ancestor that had a cache, too.
+    pub(in crate::torture) descendant: bool,
+}
+
+impl Mix {
+    /// Changes by system calls of the threads, and one cache.
+    pub(in crate::torture) fn plain() -> Self {
+        Self {
+            ways: vec![Way::Call],
+            caches: 1,
+            most: SLOTS / 4,
+            merging: false,
+            interrupts: false,
+            pending: false,
+            closes: false,
+            descendant: false,
+        }
+    }
+
+    /// One of many.
+    pub(in crate::torture) fn draw(dice: &mut Dice) -> Self {
+        let mut ways = vec![Way::Call];
+        if dice.once_in(2) {
+            ways.push(Way::Once);
+        }
+        if dice.once_in(2) {
+            ways.push(Way::Other);
+        }
+        // After one of these some monitors keep nothing.
+        if dice.once_in(6) {
+            ways.push(Way::Worker);
+        }
+        Self {
+            ways,
+            caches: 1 + u64::from(dice.once_in(3)),
+            most: *dice.of(&[8, 24, 64, SLOTS / 4]),
+            merging: dice.once_in(4),
+            interrupts: dice.once_in(2),
+            pending: dice.once_in(4),
+            closes: dice.once_in(8),
+            descendant: dice.once_in(6),
+        }
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} caches of {} registrations; changes by {:?}", self.caches, self.most, self.ways)?;
+        let also = [
+            (self.merging, "merging"),
+            (self.interrupts, "signals"),
+            (self.pending, "requests submitted before"),
+            (self.closes, "descriptors closed"),
+            (self.descendant, "a descendant with its ancestor's process id"),
+        ];
+        also.iter().filter(|(is, _)| *is).try_for_each(|(_, name)| write!(f, "; {name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_always_draws_the_same_and_every_choice_is_drawn() {
+        let draw = |seed| Mix::draw(&mut Dice::new(seed));
+        let all: Vec<_> = (0..200).map(draw).collect();
+        assert!((0..200).all(|seed| draw(seed) == all[seed as usize]));
+        for way in [Way::Call, Way::Once, Way::Other, Way::Worker] {
+            assert!(all.iter().any(|mix| mix.ways.contains(&way)), "{way:?}");
+        }
+        type Choice = fn(&Mix) -> bool;
+        let choices: [Choice; 6] = [
+            |mix| mix.caches > 1,
+            |mix| mix.merging,
+            |mix| mix.interrupts,
+            |mix| mix.pending,
+            |mix| mix.closes,
+            |mix| mix.descendant,
+        ];
+        for (number, choice) in choices.iter().enumerate() {
+            assert!(all.iter().any(choice) && !all.iter().all(choice), "choice {number}");
+        }
+        let text = all.iter().find(|mix| mix.closes).map(Mix::to_string).expect("one closes");
+        assert!(text.contains("descriptors closed") && text.contains("Call"), "{text}");
+    }
+}

@@ -1,0 +1,278 @@
+//! Threads that change memory while others use it and check what they were given.
+//!
+//! Keys must be those of a registration that holds what was asked for, whatever happens meanwhile. Pages are looked at more
+//! closely: a use that begins before a change may see the old pages, and so may one that begins while the change is under way.
+//! Each region therefore counts its changes: odd while one is under way. A look counts only if the number was even and the
+//! same before the look-up and after the look: all that happened to the region had returned before, and nothing came
+//! between.
+//!
+//! One change is looked at closer: a thread that finds the hole which another's munmap(2) has made, before that call
+//! returns, and maps it anew, must not be given the old registration.
+//!
+//! While there are holes nothing may map memory but what means to: all threads are started, and have what they need,
+//! before the first change.
+
+mod change;
+mod life;
+mod look;
+mod mix;
+mod pending;
+mod region;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use pindown::Lane;
+use serde::{Deserialize, Serialize};
+
+use super::device;
+use super::dice::Dice;
+use super::kinds::{self, Kind};
+use super::monitors::{Monitor, Subject};
+use super::operations::{Tools, Way};
+use super::oracle::{Eye, Oracle};
+use crate::lot::Lot;
+use change::Hands;
+use life::Interrupted;
+pub(super) use mix::Mix;
+use region::{Region, races};
+
+/// Regions for each thread.
+const REGIONS: u64 = 3;
+
+/// How long, how many, and which.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) milliseconds: u64,
+    /// That change memory, and as many that use it.
+    pub(super) threads: u64,
+    pub(super) seed: u64,
+    pub(super) mix: Mix,
+}
+
+/// What was done and seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Tally {
+    /// Changes of memory.
+    pub(super) changes: u64,
+    /// Uses of the cache.
+    pub(super) uses: u64,
+    /// Those that were given a registration that was there.
+    pub(super) hits: u64,
+    /// Those that no change came across, and that were looked at.
+    pub(super) checked: u64,
+    /// Those of them whose registration was of other pages.
+    pub(super) stale: u64,
+    /// After which change, and how often.
+    pub(super) after: BTreeMap<String, u64>,
+    /// Uses that were given keys of something else.
+    pub(super) wrong_keys: u64,
+    /// The first of those.
+    pub(super) wrong_key: Option<String>,
+}
+
+/// What the threads share.
+struct Arena<'a> {
+    subjects: &'a [Subject],
+    oracle: &'a Oracle,
+    monitor: &'a Monitor,
+    regions: &'a [Region],
+    interrupted: Interrupted,
+    /// All threads run: a thread maps memory before it does.
+    begin: Barrier,
+    time: Duration,
+    failed: AtomicBool,
+}
+
+/// What each thread has of its own.
+struct Thread {
+    number: u64,
+    dice: Dice,
+    /// One of each cache.
+    lanes: Vec<Lane<Oracle>>,
+    eye: Eye,
+    tally: Tally,
+    deadline: Instant,
+}
+
+/// Runs the threads with a cache that is open, and nothing besides.
+pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Oracle) -> io::Result<Tally> {
+    let regions = regions(plan, monitor, oracle)?;
+    threads(plan, monitor, std::slice::from_ref(subject), oracle, &regions, &[])
+}
+
+/// Opens caches and runs the threads, with all that the plan's mix has. For a process that has this thread alone.
+///
+/// # Errors
+/// Also those of the monitor, if it is not to be had here.
+pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
+    if !plan.mix.descendant {
+        return alone(plan, monitor, device);
+    }
+    let before = || {
+        let oracle = Oracle::new(device).map_err(io::Error::other)?;
+        monitor.open(oracle, plan.mix.most, plan.mix.merging).map(drop).map_err(io::Error::other)
+    };
+    match life::in_descendant(before, || alone(plan, monitor, device)) {
+        // Only root has PID namespaces.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => alone(plan, monitor, device),
+        tally => tally,
+    }
+}
+
+fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
+    let mix = &plan.mix;
+    let oracle = Oracle::new(device).map_err(io::Error::other)?;
+    let regions = regions(plan, monitor, &oracle)?;
+    if mix.pending {
+        let mut dice = Dice::new(!plan.seed);
+        for region in &regions {
+            region.submit(&mut dice)?;
+        }
+    }
+    let before = life::descriptors()?;
+    let open = |_| monitor.open(oracle.clone(), mix.most, mix.merging).map_err(io::Error::other);
+    let subjects = (0..mix.caches).map(open).collect::<io::Result<Vec<_>>>()?;
+    let mut opened = life::descriptors()?;
+    opened.retain(|number| mix.closes && !before.contains(number));
+    let tally = threads(plan, monitor, &subjects, &oracle, &regions, &opened);
+    if mix.closes {
+        // Their numbers may be others' by now.
+        std::mem::forget(subjects);
+    }
+    tally
+}
+
+fn regions(plan: &Plan, monitor: &Monitor, oracle: &Oracle) -> io::Result<Vec<Region>> {
+    let sealed = plan.mix != Mix::plain();
+    let kinds: Vec<&Kind> = kinds::ALL.iter().filter(|kind| races(kind, oracle, sealed)).collect();
+    let count = (plan.threads * REGIONS).max(kinds.len() as u64);
+    (0..count).map(|number| Region::new(kinds[number as usize % kinds.len()], monitor, &plan.mix)).collect()
+}
+
+fn threads(
+    plan: &Plan,
+    monitor: &Monitor,
+    subjects: &[Subject],
+    oracle: &Oracle,
+    regions: &[Region],
+    closed: &[RawFd],
+) -> io::Result<Tally> {
+    let mix = &plan.mix;
+    let begin = Barrier::new(3 * plan.threads as usize + 1);
+    let (time, failed) = (Duration::from_millis(plan.milliseconds), AtomicBool::new(false));
+    let interrupted = Interrupted::default();
+    let arena = Arena { subjects, oracle, monitor, regions, interrupted, begin, time, failed };
+    let hits = || -> u64 {
+        subjects.iter().map(|subject| subject.cache.stats()).map(|stats| stats.hits + stats.slow_hits).sum()
+    };
+    let before = hits();
+    let mut tally = Tally::default();
+    let mut dice = Dice::new(plan.seed);
+    let team = |number| -> io::Result<_> {
+        let tools = Tools::for_way(if mix.ways.contains(&Way::Other) { Way::Other } else { Way::Call })?;
+        let (unmap, lots) = channel::<Lot>();
+        let (done, unmapped) = channel();
+        let unmaps = move || lots.iter().try_for_each(|lot| done.send(lot.unmap(lot.range())));
+        let changer = arena.thread(2 * number, dice.fork())?;
+        Ok((unmaps, Hands { tools, unmap, unmapped }, changer, arena.thread(2 * number + 1, dice.fork())?))
+    };
+    let teams: Vec<_> = (0..plan.threads).map(team).collect::<io::Result<_>>()?;
+    if mix.interrupts {
+        life::give_way_on_signals();
+    }
+    std::thread::scope(|scope| -> io::Result<()> {
+        let arena = &arena;
+        let mut threads = Vec::new();
+        for (unmaps, mut hands, mut changer, mut user) in teams {
+            scope.spawn(move || {
+                arena.begin.wait();
+                unmaps()
+            });
+            threads.push(scope.spawn(move || {
+                let tally = arena.run(|arena| arena.change(&mut changer, &mut hands));
+                // Children have copies of the pipes to the other processes, which would wait for their end.
+                arena.regions.iter().for_each(Region::end_children);
+                tally
+            }));
+            threads.push(scope.spawn(move || arena.run(|arena| arena.use_and_look(&mut user))));
+        }
+        arena.begin.wait();
+        let deadline = Instant::now() + time;
+        let mut closed = Some(closed).filter(|closed| !closed.is_empty());
+        while Instant::now() < deadline && !arena.failed.load(Ordering::Relaxed) {
+            std::thread::sleep(if mix.interrupts { Duration::from_micros(300) } else { Duration::from_millis(20) });
+            if mix.interrupts {
+                arena.interrupted.interrupt();
+            }
+            if deadline.saturating_duration_since(Instant::now()) < time / 2 {
+                closed.take().into_iter().for_each(life::close);
+            }
+        }
+        for thread in threads {
+            tally.add(thread.join().map_err(|_| io::Error::other("a thread panicked"))??);
+        }
+        Ok(())
+    })?;
+    tally.hits = hits().saturating_sub(before);
+    Ok(tally)
+}
+
+impl Arena<'_> {
+    fn thread(&self, number: u64, dice: Dice) -> io::Result<Thread> {
+        let lanes = self.subjects.iter().map(|subject| subject.cache.lane()).collect();
+        Ok(Thread { number, dice, lanes, eye: self.oracle.eye()?, tally: Tally::default(), deadline: Instant::now() })
+    }
+
+    fn begin(&self, thread: &mut Thread) {
+        self.begin.wait();
+        thread.deadline = Instant::now() + self.time;
+    }
+
+    fn goes_on(&self, thread: &Thread) -> bool {
+        Instant::now() < thread.deadline && !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// A thread: what fails ends all of them.
+    fn run(&self, body: impl FnOnce(&Self) -> io::Result<Tally>) -> io::Result<Tally> {
+        let tally = body(self);
+        if tally.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        tally
+    }
+}
+
+impl Tally {
+    fn judge(&mut self, current: bool, after: impl FnOnce() -> String) {
+        self.checked += 1;
+        if !current {
+            self.stale += 1;
+            *self.after.entry(after()).or_default() += 1;
+        }
+    }
+
+    fn keys(&mut self, fault: Option<String>) {
+        self.wrong_keys += u64::from(fault.is_some());
+        self.wrong_key = self.wrong_key.take().or(fault);
+    }
+
+    /// Those of another thread, or of another run.
+    pub(super) fn add(&mut self, other: Self) {
+        self.changes += other.changes;
+        self.uses += other.uses;
+        self.hits += other.hits;
+        self.checked += other.checked;
+        self.stale += other.stale;
+        for (name, count) in other.after {
+            *self.after.entry(name).or_default() += count;
+        }
+        self.wrong_keys += other.wrong_keys;
+        self.wrong_key = self.wrong_key.take().or(other.wrong_key);
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that threads change and use.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pindown::Registrar;
+
+use super::mix::Mix;
+use super::pending::Pending;
+use crate::fixed_buffers::ACCESS;
+use crate::torture::dice::Dice;
+use crate::torture::kinds::{Kind, Trait};
+use crate::torture::memory::{Memory, Shape};
+use crate::torture::monitors::Monitor;
+use crate::torture::operations::{self, Operation};
+use crate::torture::oracle::Oracle;
+
+/// What is done to regions apart from the operations, where those have their numbers.
+pub(super) const MADE_ANEW: usize = usize::MAX;
+pub(super) const BETWEEN: usize = usize::MAX - 1;
+pub(super) const SUBMITTED_BEFORE: usize = usize::MAX - 2;
+pub(super) const NOTHING: usize = usize::MAX - 3;
+
+/// Memory that threads change and use.
+pub(super) struct Region {
+    pub(super) kind: &'static Kind,
+    /// What may happen to it.
+    pub(super) operations: Vec<&'static Operation>,
+    memory: Mutex<Memory>,
+    /// What will change it. It stays at its addresses until then.
+    pending: Mutex<Option<Pending>>,
+    /// Of the registered part.
+    pub(super) start: AtomicU64,
+    /// Changes begun and changes ended.
+    pub(super) counted: AtomicU64,
+    /// What was done last.
+    pub(super) last: AtomicUsize,
+}
+
+impl Region {
+    pub(super) fn new(kind: &'static Kind, monitor: &Monitor, mix: &Mix) -> io::Result<Self> {
+        let memory = (kind.make)()?;
+        let races = |operation: &&Operation| {
+            operation.suits(kind) && mix.ways.contains(&operation.way) && monitor.exception(operation.name).is_none()
+        };
+        Ok(Self {
+            kind,
+            operations: operations::all().filter(races).collect(),
+            start: AtomicU64::new(memory.registered.start()),
+            memory: Mutex::new(memory),
+            pending: Mutex::new(None),
+            counted: AtomicU64::new(0),
+            last: AtomicUsize::new(MADE_ANEW),
+        })
+    }
+
+    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pending(&self) -> MutexGuard<'_, Option<Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a request wait that will change the memory.
+    pub(super) fn submit(&self, dice: &mut Dice) -> io::Result<()> {
+        let memory = self.memory();
+        if self.moves() && dice.once_in(2) {
+            memory.touch()?;
+            let cut = memory.file.is_some() && dice.once_in(2);
+            *self.pending() = Some(Pending::submit(&memory, cut)?);
+        }
+        Ok(())
+    }
+
+    /// Whether it can be made at other addresses.
+    pub(super) fn moves(&self) -> bool {
+        self.kind.traits.contains(&Trait::Mapped)
+    }
+
+    /// Ends forks of this process that were to live for a while.
+    pub(super) fn end_children(&self) {
+        self.memory().children.clear();
+    }
+
+    pub(super) fn name_of_last(&self) -> String {
+        let name = match self.last.load(Ordering::Acquire) {
+            MADE_ANEW => "made anew",
+            BETWEEN => "munmap all, mapped anew by another thread before it returned",
+            NOTHING => "nothing",
+            SUBMITTED_BEFORE => "io_uring's change that was submitted before the cache was opened",
+            number => self.operations.get(number).map_or("", |operation| operation.name),
+        };
+        format!("{}, {name}", self.kind.name)
+    }
+
+    /// Changes that have ended.
+    pub(super) fn changes(&self) -> u64 {
+        self.counted.load(Ordering::Acquire) / 2
+    }
+
+    /// A change begins or ends.
+    pub(super) fn count(&self) {
+        self.counted.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether memory of this kind can be pinned and made anew at the same address; or, if `sealed` memory counts, never changes. No memory is
+/// larger than others: a hole in it would have room for what is mapped anew.
+pub(super) fn races(kind: &Kind, oracle: &Oracle, sealed: bool) -> bool {
+    let is_sealed = sealed && kind.traits.contains(&Trait::Sealed);
+    let pinned = || -> io::Result<bool> {
+        let memory = (kind.make)()?;
+        // Without privileges the file behind some memory cannot be had.
+        if !is_sealed {
+            memory.establish(0)?;
+        }
+        memory.touch()?;
+        oracle.unpin(oracle.pin(memory.registered, ACCESS)?.pin);
+        Ok(memory.registered.len() == Shape::small().registered * Shape::small().unit)
+    };
+    (kind.traits.contains(&Trait::Mapped) || is_sealed) && pinned().unwrap_or(false)
+}

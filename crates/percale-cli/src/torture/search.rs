@@ -1,0 +1,61 @@
+//! `percale torture --search`: runs of threads one after the other, each in a process of its own that has more happen to it than
+//! `--seconds` does, drawn from a seed.
+
+use std::time::{Duration, Instant};
+
+use super::dice::Dice;
+use super::monitors::Monitor;
+use super::race::{self, Mix};
+use super::report::{Line, Report, Searched};
+use super::workers::Workers;
+use super::{plan, progress_bar, random};
+use crate::args::TortureArgs;
+use crate::failure::Result;
+
+/// How long a run lasts.
+const RUN: Duration = Duration::from_millis(1500);
+
+/// A monitor that is searched.
+struct Subject {
+    monitor: &'static Monitor,
+    workers: Workers,
+    found: Searched,
+}
+
+/// Searches each monitor for so long. The monitors take turns, so that what is wrong with one is seen early.
+pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Result<()> {
+    let first = args.seed.map_or_else(random, Ok)?;
+    let mut subjects = Vec::new();
+    for monitor in plan::monitors(&args.monitor) {
+        let mut workers = Workers::new(monitor, args.device);
+        let reason = workers.probe().err();
+        report.add(Line::Monitor {
+            monitor: monitor.name,
+            available: reason.is_none(),
+            reason: reason.clone().unwrap_or_default(),
+            calls: None,
+        })?;
+        if reason.is_none() {
+            subjects.push(Subject { monitor, workers, found: Searched::default() });
+        }
+    }
+    let all = each * subjects.len() as u32;
+    let (begin, bar) = (Instant::now(), progress_bar(all.as_secs())?);
+    let mut seeds = first..;
+    while begin.elapsed() < all {
+        let Some(seed) = seeds.next() else { break };
+        for subject in &mut subjects {
+            bar.set_message(format!("{}: seed {seed}; {}", subject.monitor.name, subject.found));
+            let mix = Mix::draw(&mut Dice::new(seed));
+            let plan = race::Plan { milliseconds: RUN.as_millis() as u64, threads: args.threads, seed, mix };
+            let tally = subject.workers.search(&plan);
+            if let Some(wrong) = Line::wrong_run(subject.monitor, &plan, &tally) {
+                report.add(wrong)?;
+            }
+            subject.found.add(tally);
+            bar.set_position(begin.elapsed().as_secs().min(all.as_secs()));
+        }
+    }
+    bar.finish_and_clear();
+    subjects.into_iter().try_for_each(|Subject { monitor, found, .. }| report.add(Line::search(monitor, first, found)))
+}
