@@ -70,6 +70,8 @@ pub struct Message {
     pub has_data: bool,
     /// Whether it was posted at once, so that its place among the messages of its sender is known.
     pub is_ordered: bool,
+    /// Whether it was to wait for what its sender had posted before.
+    pub is_fenced: bool,
     /// How often it was received.
     pub arrivals: u32,
     /// Whether a fault of the world may have lost it.

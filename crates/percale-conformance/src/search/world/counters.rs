@@ -144,7 +144,7 @@ impl World {
         let lent = self.lender.lend(len)?;
         lent.write(&payload::of(id, len));
         self.enter(id, "triggered send", at, Some(to), true);
-        self.enter_message(id, at, to, (len, None, true), false);
+        self.enter_message(id, at, to, (len, None, true), (false, false));
         let segments = super::messages::segments(lent.segment(), 1);
         let flags = OpFlags::COMPLETION;
         let operation = Operation::Send(SendWork { peer, segments, tag: None, data: Some(id), context: id, flags });

@@ -182,7 +182,7 @@ impl World {
         let id = self.ledger.number();
         let peer = self.name(to);
         self.enter(id, "safe send", at, Some(to), true);
-        self.enter_message(id, at, to, message, true);
+        self.enter_message(id, at, to, message, (true, level.fenced));
         let buffer = Buffer::from(payload::of(id, len));
         let place = place_of(&buffer);
         let started = on!(port, endpoint => start_send(endpoint, peer, tag, data.then_some(id), level, buffer));
@@ -204,7 +204,7 @@ impl World {
         let id = self.ledger.number();
         let peer = self.name(to);
         self.enter(id, "safe send", at, Some(to), true);
-        self.enter_message(id, at, to, (len, None, true), false);
+        self.enter_message(id, at, to, (len, None, true), (false, false));
         let buffer = Buffer::from(payload::of(id, len));
         let place = place_of(&buffer);
         let started: Result<Box<dyn Handle>, _> = on!(port, endpoint => {

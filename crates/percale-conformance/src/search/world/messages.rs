@@ -82,7 +82,7 @@ impl World {
         at: usize,
         to: usize,
         message: (usize, Option<u64>, bool),
-        is_ordered: bool,
+        (is_ordered, is_fenced): (bool, bool),
     ) {
         let Some(life) = self.seats[at].open.as_ref().map(|open| open.life) else { return };
         let (len, tag, has_data) = message;
@@ -95,6 +95,7 @@ impl World {
             tag,
             has_data,
             is_ordered,
+            is_fenced,
             arrivals: 0,
             may_be_lost: harmed,
         };
@@ -130,7 +131,7 @@ impl World {
             _ => (false, level.reported),
         };
         self.enter(id, if is_inject { "inject" } else { "send" }, at, Some(to), is_reported);
-        self.enter_message(id, at, to, (len, tag, data), true);
+        self.enter_message(id, at, to, (len, tag, data), (true, level.fenced));
         let mut flags = flags_of(level);
         flags.set(OpFlags::INJECT, is_inject);
         let pieces = 1 + (id % 3) as usize;

@@ -123,9 +123,23 @@ impl World {
     fn missed(&self) -> Option<u64> {
         let missing = self.ledger.messages().filter(|(id, message)| {
             let sent = self.ledger.operation(*id).is_some_and(|operation| operation.is_over || !operation.is_reported);
-            message.arrivals == 0 && !message.may_be_lost && sent && !self.is_claimed(message)
+            let waits = self.is_claimed(message) || self.is_held_up(*id, message);
+            message.arrivals == 0 && !message.may_be_lost && sent && !waits
         });
         missing.map(|(id, _)| id).min()
+    }
+
+    /// Whether it is behind a fence that waits for a message which may have been claimed and not received.
+    fn is_held_up(&self, id: u64, message: &Message) -> bool {
+        let before = || {
+            let same = |other: &Message| other.from == message.from && other.to == message.to;
+            self.ledger.messages().filter(move |(earlier, other)| *earlier <= id && same(other))
+        };
+        let fence = before().filter(|(_, other)| other.is_fenced).map(|(fence, _)| fence).max();
+        let claimed = |(earlier, other): (u64, &Message)| {
+            other.arrivals == 0 && fence.is_some_and(|fence| earlier < fence) && self.is_claimed(other)
+        };
+        before().any(claimed)
     }
 
     /// Whether it may have been claimed and not received: where receives that wait hold all entries of a queue, none can be posted.

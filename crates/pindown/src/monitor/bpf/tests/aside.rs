@@ -46,7 +46,7 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
         connect(&socket, &SocketAddrUnix::new(&path).expect("a path")).expect("it listens");
         socket
     };
-    let listeners: Vec<_> = [1, 2]
+    let (listeners, closing): (Vec<_>, Vec<_>) = [1, 2]
         .map(|messages| {
             let (listener, stream) = slow();
             let socket = open();
@@ -58,17 +58,18 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
                     linger(&stream, 0);
                 }
             }
-            // Its last copy is the helper's from here on.
-            drop(stream);
-            listener
+            // Its last copy is the helper's from here on; unless the helper has closed the connection meanwhile, and its own copy with it.
+            (listener, std::thread::spawn(|| drop(stream)))
         })
-        .into();
+        .into_iter()
+        .unzip();
     let served = Monitor::from_helper(&path).expect("a helper that is busy closing serves");
     assert!(!served.page().busy());
     // What is not closed yet stays charged; the limit leaves room for this.
     drop(Monitor::from_helper(&path).expect("within the limit"));
     // A listener that goes away resets the connections: the closes end.
     drop(listeners);
+    closing.into_iter().for_each(|thread| thread.join().expect("it closes"));
     // The helper's thread ends with the process, without removing it.
     std::fs::remove_file(&path).expect("it is the socket");
 }
