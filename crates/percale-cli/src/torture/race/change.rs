@@ -41,7 +41,7 @@ enum Change {
     /// Another thread unmaps it while this one maps it again.
     Between,
     /// What was submitted before the caches were opened.
-    Pending(Pending),
+    Pending(Box<Pending>),
     /// One of its operations.
     Operation(usize),
     /// It cannot be changed now.
@@ -54,7 +54,7 @@ impl Change {
     fn draw(region: &Region, memory: &Memory, count: u64, dice: &mut Dice) -> Self {
         let mut pending = region.pending();
         if pending.is_some() && dice.once_in(8) {
-            return pending.take().map_or(Self::Nothing, Self::Pending);
+            return pending.take().map_or(Self::Nothing, |pending| Self::Pending(Box::new(pending)));
         }
         if pending.is_none() && region.moves() && count % MOVES == MOVES - 1 {
             return Self::Anew;
@@ -89,6 +89,10 @@ impl Arena<'_> {
             let region = thread.dice.of(self.regions);
             let mut memory = region.memory();
             let change = Change::draw(region, &memory, region.changes(), &mut thread.dice);
+            let watched = thread.dice.once_in(2);
+            if watched {
+                check(&memory, thread, || "the first use of what it became".into())?;
+            }
             self.subjects.iter().for_each(|subject| subject.about_to_change(memory.registered));
             region.count();
             region.last.store(change.number(), Ordering::Release);
@@ -104,6 +108,9 @@ impl Arena<'_> {
                 Change::Nothing => {}
             }
             region.count();
+            if watched {
+                check(&memory, thread, || region.name_of_last())?;
+            }
             drop(memory);
             thread.tally.changes += 1;
             std::thread::sleep(rest);
@@ -138,6 +145,20 @@ impl Arena<'_> {
         }
         Ok(())
     }
+}
+
+/// Uses the whole of what is registered, which nobody changes now, and looks whether it is given what lies there.
+fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io::Result<()> {
+    let page = memory.page(thread.dice.below(memory.pages()))?;
+    let lane = thread.dice.of(&thread.lanes);
+    // There may be a hole.
+    let Ok(used) = lane.get(memory.registered, ACCESS) else { return Ok(()) };
+    let current = thread.eye.is_word_current(Seen::of(&used).slot, page.start() + 8 * thread.number);
+    lane.end(used);
+    if let Ok(current) = current {
+        thread.tally.judge(current, || format!("{}, at once", after()));
+    }
+    Ok(())
 }
 
 /// Another thread unmaps; this one maps as soon as it can, and uses what it has mapped.

@@ -40,7 +40,7 @@ impl Arena<'_> {
             let access = *thread.dice.of(&rights);
             let lane = thread.dice.below(thread.lanes.len() as u64) as usize;
             // The same again is a hit, mostly.
-            for _ in 0..1 + thread.dice.below(4) {
+            for _ in 0..1 + thread.dice.below(8) {
                 thread.tally.uses += 1;
                 // There may be a hole just now.
                 let Ok(used) = thread.lanes[lane].get(part, access) else { break };
@@ -49,7 +49,8 @@ impl Arena<'_> {
                     std::hint::spin_loop();
                 }
                 let address = part.start() + thread.dice.below(some) * unit + 8 * thread.number;
-                let settled = begun.is_multiple_of(2);
+                // Looking takes longer than finding.
+                let settled = begun.is_multiple_of(2) && thread.dice.once_in(3);
                 let current = settled.then(|| thread.eye.is_word_current(Seen::of(&used).slot, address));
                 let after = region.name_of_last();
                 let undisturbed = region.counted.load(Ordering::Acquire) == begun;
