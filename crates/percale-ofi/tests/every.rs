@@ -272,13 +272,13 @@ macro_rules! others {
         #[test]
         fn trig_002_trig_003_trig_005_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_015_trig_016_trig_017_trig_018_xpu_001_xpu_002_xpu_003_xpu_005_xpu_006_xpu_007_xpu_008_xpu_009_xpu_014_xpu_016_from_c()
         {
-            crate::run_part("triggers", Some("triggers"), 15, $way, &[]);
+            crate::run_part("triggers", Some("triggers"), 17, $way, &[]);
         }
 
         #[test]
         fn dwq_001_dwq_002_dwq_003_dwq_004_dwq_005_dwq_006_dwq_007_dwq_008_dwq_009_dwq_011_dwq_012_dwq_013_dwq_014_dwq_016_dwq_017_dwq_018_dwq_022_from_c()
          {
-            crate::run_part("deferred work", Some("triggers"), 15, $way, &[]);
+            crate::run_part("deferred work", Some("triggers"), 17, $way, &[]);
         }
 
         #[test]
