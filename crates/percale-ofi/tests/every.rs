@@ -333,7 +333,7 @@ mod devices {
             $(mod $transport {
                 mod c {
                     #[test]
-                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_rcache_015_rcache_016_rcache_017_rcache_019_xpu_004_xpu_020_from_c()
+                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_rcache_015_rcache_016_rcache_017_rcache_019_xpu_004_xpu_020_mr_081_from_c()
                      {
                         crate::devices::run(crate::Way { set: $set, alone: $alone, devices: true });
                     }
@@ -343,7 +343,7 @@ mod devices {
     }
 
     fn run(way: Way) {
-        run_part("devices from C", Some("devices"), 7, way, &[]);
+        run_part("devices from C", Some("devices"), 9, way, &[]);
     }
 
     devices! {
