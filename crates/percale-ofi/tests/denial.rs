@@ -1,6 +1,5 @@
 //! Two C programs that use libfabric, of which the system refuses one a call: see `percale_conformance::denial`.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use percale_conformance::denial::{self, Case, Clock, Outcome, Which};
+use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::{long, skipped, watchdog};
 
 /// The program and the directory of the provider.
@@ -16,25 +16,12 @@ struct Made {
     provider: PathBuf,
 }
 
-/// The provider that cargo built with this test: a dynamic library beside the test or one directory up, whichever is newer.
-fn built() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
-    let newest = near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
-    newest.expect("cargo builds the dynamic library with the package's tests")
-}
-
 fn make() -> Option<Made> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("denial-{}", std::process::id()));
     let (provider, program) = (directory.join("provider"), directory.join("pair"));
-    fs::create_dir_all(&provider).unwrap();
-    fs::copy(built(), provider.join("libpercale-fi.so")).unwrap();
+    copy_to(&provider);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/denial/pair.c");
-    let headers = Command::new("cc")
-        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
-        .stderr(Stdio::null())
-        .status();
-    if !headers.is_ok_and(|status| status.success()) {
+    if !has_headers() {
         return None;
     }
     let mut compiler = Command::new("cc");

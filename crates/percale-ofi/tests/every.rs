@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use percale_conformance::device::{LIBRARY, driver_for};
+use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::skipped;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -27,26 +28,10 @@ struct Made {
     provider: PathBuf,
 }
 
-/// Whether libfabric's headers are here.
-fn has_headers() -> bool {
-    let mut check = Command::new("cc");
-    check.args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"]);
-    check.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-/// The provider that cargo built with this test: a dynamic library beside the test or one directory up, whichever is newer.
-fn built() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
-    let newest = near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
-    newest.expect("cargo builds the dynamic library with the package's tests")
-}
-
 fn make() -> Made {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("every-{}", std::process::id()));
     let provider = directory.join("provider");
-    fs::create_dir_all(&provider).unwrap();
-    fs::copy(built(), provider.join("libpercale-fi.so")).unwrap();
+    copy_to(&provider);
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let files = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|file| file.extension() == Some(OsStr::new("c")));

@@ -55,12 +55,13 @@ impl When {
         let Self { begins, counting } = self;
         // Deferred work goes on by itself, and faster while a thread waits for its end.
         if let Some(counting) = &counting
-            && let Err(error) = endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(
-                |()| match &begins {
-                    Begins::Counted(counter, _) => counter.automate(),
-                    Begins::Written(_) => Ok(()),
-                },
-            )
+            && let Err(error) =
+                endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {
+                    match &begins {
+                        Begins::Counted(counter, _) => counter.automate(),
+                        Begins::Written(_) => Ok(()),
+                    }
+                })
         {
             tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
         }
