@@ -39,6 +39,16 @@ pub(crate) fn commit(place: &Place) -> String {
     if changes.is_empty() { commit } else { commit + "+" }
 }
 
+/// Whether this is a run of continuous integration (`CI` is set, as `.ci/run` and the usual services do). Such a run must have all that checks
+/// need: what would be skipped or weaker elsewhere fails there.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| says_yes(&value))
+}
+
+fn says_yes(value: &str) -> bool {
+    !matches!(value, "" | "0" | "false")
+}
+
 /// How much of the machine others use now, from 0 to 1: looks for a fifth of a second. Call it while nothing of one's
 /// own runs.
 pub(crate) fn busy() -> f64 {
@@ -77,7 +87,13 @@ fn said(program: Program) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::ticks_in;
+    use super::{says_yes, ticks_in};
+
+    #[test]
+    fn ci_may_be_denied() {
+        assert!(says_yes("true") && says_yes("1"));
+        assert!(!says_yes("") && !says_yes("0") && !says_yes("false"));
+    }
 
     #[test]
     fn idle_time_is_no_work() {

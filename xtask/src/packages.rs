@@ -5,7 +5,8 @@ use crate::program::{Program, on_path};
 use std::path::Path;
 use std::time::Duration;
 
-/// A program, or a file by its absolute path, and the Debian package that brings it.
+/// A program, a compiler with an option that it must be able to link with, or a file by its absolute path; and the Debian package that brings
+/// it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     pub(crate) program: &'static str,
@@ -21,7 +22,9 @@ pub(crate) const LIBFABRIC: Needed = Needed { program: "fi_pingpong", package: "
 pub(crate) const OPEN_MPI: Needed = Needed { program: "mpirun.openmpi", package: "openmpi-bin" };
 pub(crate) const OPEN_MPI_COMPILER: Needed = Needed { program: "mpicc.openmpi", package: "libopenmpi-dev" };
 pub(crate) const LIBFABRIC_HEADERS: Needed = Needed { program: "/usr/include/rdma/fabric.h", package: "libfabric-dev" };
-const CLANG: Needed = Needed { program: "clang", package: "clang" };
+pub(crate) const CLANG: Needed = Needed { program: "clang", package: "clang" };
+pub(crate) const SANITIZERS: Needed =
+    Needed { program: "clang -fsanitize=address,undefined", package: "libclang-rt-dev" };
 const BPF_HEADERS: Needed = Needed { program: "/usr/include/bpf/bpf_helpers.h", package: "libbpf-dev" };
 const VERBS_HEADERS: Needed = Needed { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 const VENV: Needed = Needed { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" };
@@ -29,8 +32,9 @@ const JEMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libjemalloc.so.2"
 const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2", package: "libmimalloc2.0" };
 
 /// What `cargo xtask test` checks with, besides Rust and a C linker: each with what misses it where it is absent.
-pub(crate) const TESTS: [(Needed, &str); 13] = [
+pub(crate) const TESTS: [(Needed, &str); 14] = [
     (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
+    (SANITIZERS, "the walk: the provider under AddressSanitizer and UndefinedBehaviorSanitizer"),
     (BPF_HEADERS, "the same"),
     (LIBFABRIC_HEADERS, "the libfabric provider's tests"),
     (LIBFABRIC, "libfabric's own programs over the provider"),
@@ -47,6 +51,9 @@ pub(crate) const TESTS: [(Needed, &str); 13] = [
 
 impl Needed {
     pub(crate) fn is_here(self) -> bool {
+        if let Some((compiler, option)) = self.program.split_once(' ') {
+            return links(compiler, option);
+        }
         match self.program.split_once("LIBRARIES") {
             // Where a library lies depends on the machine's architecture.
             Some((before, after)) => {
@@ -56,6 +63,34 @@ impl Needed {
             None => on_path(self.program).is_some(),
         }
     }
+}
+
+/// Whether a compiler makes a program with this option: libraries that the option needs may be missing.
+fn links(compiler: &str, option: &str) -> bool {
+    let probe = format!("echo 'int main(void) {{ return 0; }}' | {compiler} {option} -x c - -o /dev/null");
+    let output = Program::new("sh").args(["-c", &probe]).limit(Duration::from_secs(60)).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Sees that the nightly compiler is here: installs it as root where rustup is, else says what to install.
+///
+/// # Errors
+/// If it is still missing.
+pub(crate) fn ensure_nightly() -> Outcome {
+    let is_here = || {
+        let program = Program::new("cargo").args(["+nightly", "--version"]).limit(Duration::from_secs(60));
+        program.output().is_ok_and(|output| output.status.success())
+    };
+    if is_here() {
+        return Ok(());
+    }
+    let install = ["toolchain", "install", "nightly", "--profile", "minimal", "--no-self-update"];
+    if !rustix::process::geteuid().is_root() || on_path("rustup").is_none() {
+        return Err(Failure::new("there is no nightly compiler: rustup toolchain install nightly"));
+    }
+    eprintln!("  installing the nightly compiler");
+    Program::new("rustup").args(install).limit(Duration::from_secs(600)).output()?.success()?;
+    if is_here() { Ok(()) } else { Err(Failure::new("rustup brought no nightly compiler")) }
 }
 
 /// Sees that these programs are here: installs the missing ones as root on Debian, else says what to install.
@@ -82,11 +117,23 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     install.extend(&packages);
     // A machine's package lists may be fresh already; a new one has none.
     if apt(&install).is_err() {
-        apt(&["update"])?;
-        apt(&install)?;
+        apt(&["update"]).and_then(|()| apt(&install)).map_err(Failure::during(&by_hand))?;
     }
     match missing().next() {
         None => Ok(()),
         Some(n) => Err(Failure::new(format!("{} brought no `{}`", n.package, n.program))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Needed;
+
+    #[test]
+    fn a_compiler_with_an_option_is_here_if_it_links() {
+        let needed = |program| Needed { program, package: "none" };
+        assert!(needed("cc -O1").is_here());
+        assert!(!needed("cc -lno-such-library").is_here());
+        assert!(!needed("no-such-compiler -O1").is_here());
     }
 }

@@ -10,6 +10,7 @@
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
+//! * [`provider`]: the libfabric provider for tests in C
 //! * [`ring`]: a token that goes round many processes
 //! * [`search_processes`]: the random tester with several processes
 //! * [`search`]: random operations and events of lives, against a model
@@ -29,6 +30,7 @@ pub mod mesh;
 pub mod net;
 pub mod peers;
 pub mod process;
+pub mod provider;
 pub mod random;
 pub mod ring;
 pub mod search;

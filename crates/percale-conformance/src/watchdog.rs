@@ -41,8 +41,14 @@ impl Watchdog {
     pub fn within(what: &str, patience: Duration) -> Self {
         let (alive, ended) = channel();
         let (what, patience) = (what.to_owned(), patience * self::patience());
-        let watch = move || watch(&what, patience, &ended);
+        let (running, runs) = channel();
+        let watch = move || {
+            running.send(()).ok();
+            watch(&what, patience, &ended);
+        };
         std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
+        // What the test limits then must not meet a thread that is only being made.
+        runs.recv().ok();
         Self { _alive: alive }
     }
 }

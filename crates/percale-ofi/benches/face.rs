@@ -6,16 +6,17 @@
 
 #![expect(unsafe_code, reason = "loads the C program; posts from memory that is never freed")]
 
+use std::env;
 use std::ffi::{CString, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use std::{env, fs};
 
 use percale::{Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
 use percale_conformance::fabric::Shm;
 use percale_conformance::memory::Memory;
 use percale_conformance::mesh::Mesh;
+use percale_conformance::provider;
 
 /// Messages each way in a turn.
 const ROUNDS: u64 = 2_000;
@@ -98,12 +99,7 @@ impl Raw {
 /// The C program as a library, and the directory of the provider that was built with this program.
 fn make() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("face");
-    fs::create_dir_all(&directory).expect("a directory");
-    let bench = env::current_exe().expect("the name of this program");
-    let near = bench.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
-    let newest =
-        near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).and_then(|data| data.modified()).ok());
-    fs::copy(newest.expect("cargo builds the provider as well"), directory.join("libpercale-fi.so")).expect("a copy");
+    provider::copy_to(&directory);
     let (source, library) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/cost/face.c"), directory.join("face.so"));
     let mut compiler = Command::new("cc");

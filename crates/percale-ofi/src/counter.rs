@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     ports: RwLock<Vec<Arc<Port>>>,
     /// A region counts here what peers write, through whichever endpoint.
     regional: AtomicBool,
+    /// Deferred work counts its end here: percale's counter drives the endpoints that do such work.
+    working: AtomicBool,
     wait: u32,
     /// Threads may sleep on its descriptor or its wait set: the client has asked for one by name.
     slept_on: bool,
@@ -56,6 +58,11 @@ impl Shared {
         self.regional.store(true, Ordering::Relaxed);
     }
 
+    /// Deferred work counts its end here.
+    pub(crate) fn attach_work(&self) {
+        self.working.store(true, Ordering::Relaxed);
+    }
+
     /// Reading makes progress on this endpoint from now on.
     pub(crate) fn attach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
@@ -68,6 +75,10 @@ impl Shared {
 
     /// Makes progress on what counts here.
     pub(crate) fn progress(&self) {
+        if self.working.load(Ordering::Relaxed) {
+            // Of what it says only the progress is wanted.
+            _ = self.percale.read();
+        }
         if self.regional.load(Ordering::Relaxed) {
             self.domain.progress();
         }
@@ -186,6 +197,7 @@ pub(crate) unsafe extern "C" fn open(
     let shared = Arc::new(Shared {
         domain: Arc::clone(domain),
         regional: AtomicBool::new(false),
+        working: AtomicBool::new(false),
         percale,
         _membership: membership,
         ports: RwLock::default(),

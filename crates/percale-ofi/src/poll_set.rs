@@ -20,17 +20,25 @@ const BATCH: usize = 32;
 pub(crate) struct Set {
     fid: fid_poll,
     _domain: Arc<domain::Shared>,
-    /// Members by the contexts of their objects.
-    percale: PollSet<usize>,
+    percale: PollSet<Name>,
     members: Mutex<Members>,
+}
+
+/// What a member is known by.
+#[derive(Clone, Copy, Default)]
+struct Name {
+    /// Of its object, which poll returns. Several members may have the same.
+    context: usize,
+    /// Where the member is in memory.
+    place: usize,
 }
 
 /// What percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven. What is held here is
 /// not closed before it is removed: a set could not be emptied of what is gone, nor closed.
 #[derive(Default)]
 struct Members {
-    queues: Vec<(usize, Arc<queue::Shared>)>,
-    counters: Vec<(usize, Arc<counter::Shared>)>,
+    queues: Vec<(Name, Arc<queue::Shared>)>,
+    counters: Vec<Arc<counter::Shared>>,
     events: Vec<Arc<events::Shared>>,
 }
 
@@ -94,13 +102,13 @@ unsafe extern "C" fn remove(pollset: *mut fid_poll, member: *mut fid, flags: u64
 }
 
 unsafe extern "C" fn poll(pollset: *mut fid_poll, to: *mut *mut c_void, count: c_int) -> c_int {
-    let mut found = [0; BATCH];
+    let mut found = [Name::default(); BATCH];
     let room = usize::try_from(count).unwrap_or(0).min(BATCH);
     // SAFETY: a set of ours.
     let many = unsafe { Set::of(pollset) }.poll(&mut found[..room]);
-    for (at, context) in found[..many].iter().enumerate() {
+    for (at, name) in found[..many].iter().enumerate() {
         // SAFETY: the client has room for `count`.
-        unsafe { to.add(at).write(std::ptr::with_exposed_provenance_mut(*context)) };
+        unsafe { to.add(at).write(std::ptr::with_exposed_provenance_mut(name.context)) };
     }
     many as c_int
 }
@@ -110,28 +118,41 @@ impl Set {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a member. One that is in the set already stays there once, and is known by its object's context of now.
+    ///
     /// # Safety
     /// `member` is an open object of the client's.
     unsafe fn add(&self, member: *mut fid) -> Result<(), i32> {
         // SAFETY: promised by the caller.
         let context = unsafe { (*member).context }.expose_provenance();
         let system = |error: std::io::Error| percale::error_number(&error);
+        // Held while percale's set changes, so that both have the same members whatever other threads do.
+        let mut members = self.members();
         // SAFETY: promised by the caller.
         if let Some(queue) = unsafe { Queue::of_class(member) } {
-            self.percale.add(&queue.shared().percale, context).map_err(system)?;
-            self.members().queues.push((context, Arc::clone(queue.shared())));
+            let queue = queue.shared();
+            let name = Name { context, place: Arc::as_ptr(queue).addr() };
+            self.percale.add(&queue.percale, name).map_err(system)?;
+            match members.queues.iter_mut().find(|(_, other)| Arc::ptr_eq(other, queue)) {
+                Some((known, _)) => *known = name,
+                None => members.queues.push((name, Arc::clone(queue))),
+            }
             return Ok(());
         }
         // SAFETY: promised by the caller.
         if let Some(counter) = unsafe { Count::of_class(member) } {
-            self.percale.add(&counter.shared().percale, context).map_err(system)?;
-            self.members().counters.push((context, Arc::clone(counter.shared())));
+            let counter = counter.shared();
+            let name = Name { context, place: Arc::as_ptr(counter).addr() };
+            self.percale.add(&counter.percale, name).map_err(system)?;
+            push_once(&mut members.counters, counter);
             return Ok(());
         }
         // SAFETY: promised by the caller.
         if let Some(events) = unsafe { Events::of_class(member) } {
-            self.percale.add(&events.shared().percale, context).map_err(system)?;
-            self.members().events.push(Arc::clone(events.shared()));
+            let events = events.shared();
+            let name = Name { context, place: Arc::as_ptr(events).addr() };
+            self.percale.add(&events.percale, name).map_err(system)?;
+            push_once(&mut members.events, events);
             return Ok(());
         }
         log::warning!(
@@ -144,17 +165,18 @@ impl Set {
     /// # Safety
     /// As of [`add`](Self::add).
     unsafe fn remove(&self, member: *mut fid) -> Result<(), i32> {
+        let mut members = self.members();
         // SAFETY: promised by the caller.
         let removed = if let Some(queue) = unsafe { Queue::of_class(member) } {
-            self.members().queues.retain(|(_, other)| !Arc::ptr_eq(other, queue.shared()));
+            members.queues.retain(|(_, other)| !Arc::ptr_eq(other, queue.shared()));
             self.percale.remove(&queue.shared().percale)
         // SAFETY: promised by the caller.
         } else if let Some(counter) = unsafe { Count::of_class(member) } {
-            self.members().counters.retain(|(_, other)| !Arc::ptr_eq(other, counter.shared()));
+            members.counters.retain(|other| !Arc::ptr_eq(other, counter.shared()));
             self.percale.remove(&counter.shared().percale)
         // SAFETY: promised by the caller.
         } else if let Some(events) = unsafe { Events::of_class(member) } {
-            self.members().events.retain(|other| !Arc::ptr_eq(other, events.shared()));
+            members.events.retain(|other| !Arc::ptr_eq(other, events.shared()));
             self.percale.remove(&events.shared().percale)
         } else {
             None
@@ -163,21 +185,28 @@ impl Set {
     }
 
     /// The contexts of members that have something; how many.
-    fn poll(&self, found: &mut [usize]) -> usize {
+    fn poll(&self, found: &mut [Name]) -> usize {
         let members = self.members();
-        for (_, counter) in &members.counters {
+        for counter in &members.counters {
             counter.progress();
         }
         for (_, queue) in &members.queues {
             queue.drive();
         }
         let mut many = self.percale.poll(found);
-        for (context, queue) in &members.queues {
-            if many < found.len() && queue.has_direct_results() && !found[..many].contains(context) {
-                found[many] = *context;
+        for (name, queue) in &members.queues {
+            let is_told = |found: &[Name]| found.iter().any(|other| other.place == name.place);
+            if many < found.len() && !is_told(&found[..many]) && queue.has_direct_results() {
+                found[many] = *name;
                 many += 1;
             }
         }
         many
+    }
+}
+
+fn push_once<T>(members: &mut Vec<Arc<T>>, member: &Arc<T>) {
+    if !members.iter().any(|other| Arc::ptr_eq(other, member)) {
+        members.push(Arc::clone(member));
     }
 }

@@ -43,13 +43,21 @@ pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argume
 ///
 /// # Safety
 /// Null, or some open object of the client's.
-unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
+unsafe fn count<'a>(fid: *mut fid_cntr) -> Result<&'a Count, i32> {
     // SAFETY: promised by the caller.
-    let Some(counter) = (unsafe { Count::of_class(fid.cast()) }) else {
+    unsafe { Count::of_class(fid.cast()) }.ok_or_else(|| {
         log::warning!(FI_LOG_DOMAIN, "deferred work needs a counter of this provider here");
-        return Err(libc::EINVAL);
-    };
-    Ok(Counter::clone(&counter.shared().percale))
+        libc::EINVAL
+    })
+}
+
+/// The same, as percale has it.
+///
+/// # Safety
+/// As of [`count`].
+unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
+    // SAFETY: passed on.
+    unsafe { count(fid) }.map(|count| Counter::clone(&count.shared().percale))
 }
 
 /// # Safety
@@ -63,7 +71,9 @@ unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32>
         None
     } else {
         // SAFETY: promised by the caller.
-        Some(unsafe { counter(given.completion_cntr) }?)
+        let count = unsafe { count(given.completion_cntr) }?;
+        count.shared().attach_work();
+        Some(Counter::clone(&count.shared().percale))
     };
     // SAFETY: promised by the caller.
     let what = unsafe { what(&given) }.map_err(|refused| -(refused as i32))?;

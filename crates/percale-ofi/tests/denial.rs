@@ -1,13 +1,13 @@
 //! Two C programs that use libfabric, of which the system refuses one a call: see `percale_conformance::denial`.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use percale_conformance::denial::{self, Case, Clock, Outcome, Which};
+use percale_conformance::denial::{self, Case, Clock, Outcome, Which, space};
+use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::{long, skipped, watchdog};
 
 /// The program and the directory of the provider.
@@ -16,25 +16,12 @@ struct Made {
     provider: PathBuf,
 }
 
-/// The provider that cargo built with this test: a dynamic library beside the test or one directory up, whichever is newer.
-fn built() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
-    let newest = near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
-    newest.expect("cargo builds the dynamic library with the package's tests")
-}
-
 fn make() -> Option<Made> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("denial-{}", std::process::id()));
     let (provider, program) = (directory.join("provider"), directory.join("pair"));
-    fs::create_dir_all(&provider).unwrap();
-    fs::copy(built(), provider.join("libpercale-fi.so")).unwrap();
+    copy_to(&provider);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/denial/pair.c");
-    let headers = Command::new("cc")
-        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
-        .stderr(Stdio::null())
-        .status();
-    if !headers.is_ok_and(|status| status.success()) {
+    if !has_headers() {
         return None;
     }
     let mut compiler = Command::new("cc");
@@ -53,7 +40,7 @@ struct Side {
 }
 
 impl Side {
-    fn start(made: &Made, transport: &str, deny: Option<&Case>) -> Self {
+    fn start(made: &Made, transport: &str, deny: Option<&Case>, limit: Option<(u64, &str)>) -> Self {
         let mut command = Command::new(&made.program);
         command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
         // The call is in libfabric's log, with the error of the operation.
@@ -69,6 +56,9 @@ impl Side {
                 Which::SharedWords => 3,
             };
             command.env("DENY", format!("{} {which} {error} {when}", call.number));
+        }
+        if let Some((beyond, when)) = limit {
+            command.env("SPACE", format!("{beyond} {when}")).envs(space::HEAP);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -122,11 +112,15 @@ fn address_of(outcome: &Outcome) -> Option<String> {
 }
 
 fn run(made: &Made, case: &Case) -> (Outcome, Option<Outcome>, Duration) {
-    let mut denied = Side::start(made, case.transport, Some(case));
+    run_two(Side::start(made, case.transport, Some(case), None), || Side::start(made, case.transport, None, None))
+}
+
+/// Both sides; the second is started once the first has an address.
+fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (Outcome, Option<Outcome>, Duration) {
     let mut clock = Clock::start();
     let first = denied.hear(&clock);
     let Some(address) = address_of(&first) else { return (first, None, clock.elapsed()) };
-    let mut peer = Side::start(made, case.transport, None);
+    let mut peer = peer();
     let other = peer.hear(&clock);
     let own = address_of(&other).expect("the peer can do everything");
     clock = Clock::start();
@@ -166,4 +160,33 @@ fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
     let (known, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|line| is_named_elsewhere(line));
     println!("{} of them are errors whose log cannot name the call:\n{}", known.len(), known.join("\n"));
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn flt_013_a_process_that_may_map_no_more_has_a_result_or_an_error() {
+    let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
+    let Some(made) = make() else {
+        return skipped("no more address space", "libfabric's headers are not here (libfabric-dev)");
+    };
+    let (mut wrong, mut bound) = (Vec::new(), 0);
+    for transport in denial::TRANSPORTS {
+        for beyond in space::BEYOND {
+            for when in denial::TIMES {
+                let limited = Side::start(&made, transport, None, Some((beyond, when)));
+                let (limited, peer, took) = run_two(limited, || Side::start(&made, transport, None, None));
+                let verdict = denial::judge(&space::SAYS, &limited, peer.as_ref(), took);
+                let case = format!("{beyond} bytes from the {when} ({transport})");
+                let text = format!("{case}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
+                println!("{text}");
+                let by_us = matches!(&limited, Outcome::Error(line) if line.contains("percale_fi::provider()"));
+                bound += usize::from(by_us);
+                // Where the dynamic loader finds no room, libfabric has no provider.
+                if verdict.is_err() && !is_named_elsewhere(&text) {
+                    wrong.push(text);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(bound > 0, "no limit of address space was one");
 }

@@ -2,8 +2,9 @@
 //! that are here.
 
 use crate::failure::{Failure, Outcome};
+use crate::packages::{self, CLANG, SANITIZERS};
 use crate::place::Place;
-use crate::program::{Program, on_path};
+use crate::program::Program;
 use crate::provider;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,9 +28,12 @@ pub(super) struct Built {
     pub(super) unsanitized: Option<String>,
 }
 
-/// Builds both. Without clang or a nightly compiler they are built as they are, and the reason is given.
-pub(super) fn build(place: &Place) -> Outcome<Built> {
-    match missing() {
+/// Builds both. What the sanitizers need is installed where that is possible; else both are built as they are, and the reason is given.
+///
+/// # Errors
+/// If something cannot be built, or the sanitizers are missing although they are `required`.
+pub(super) fn build(place: &Place, required: bool) -> Outcome<Built> {
+    match unsanitized(sanitizers_are_here(), required)? {
         None => {
             let program = compile(place, "clang", "walk-sanitized", &sanitizers())?;
             Ok(Built { program, provider: instrumented(place)?, unsanitized: None })
@@ -45,24 +49,25 @@ fn sanitizers() -> Vec<&'static str> {
     vec!["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 }
 
-/// What is needed for the sanitizers and not here.
-fn missing() -> Option<String> {
-    if on_path("clang").is_none() {
-        return Some("clang is not installed (as root: apt-get install -y clang)".into());
-    }
-    let links = Program::new("sh").args(["-c", PROBE]).limit(Duration::from_secs(60)).output();
-    if !links.is_ok_and(|output| output.status.success()) {
-        return Some("clang cannot link with its sanitizers (as root: apt-get install -y libclang-rt-dev)".into());
-    }
-    let nightly = Program::new("cargo").args(["+nightly", "--version"]).limit(Duration::from_secs(60)).output();
-    if !nightly.is_ok_and(|output| output.status.success()) {
-        return Some("there is no nightly compiler (rustup toolchain install nightly)".into());
-    }
-    None
+/// clang, its sanitizers' libraries, and the nightly compiler, which are installed if they are missing and may be.
+fn sanitizers_are_here() -> Outcome {
+    packages::ensure(&[CLANG, SANITIZERS])?;
+    packages::ensure_nightly()
 }
 
-/// Whether a program of nothing links.
-const PROBE: &str = "echo 'int main(void) { return 0; }' | clang -fsanitize=address,undefined -x c - -o /dev/null";
+/// Why the walk runs without sanitizers, if it does.
+///
+/// # Errors
+/// That reason, if the sanitizers are required.
+fn unsanitized(here: Outcome, required: bool) -> Outcome<Option<String>> {
+    match here {
+        Ok(()) => Ok(None),
+        Err(why) if required => {
+            Err(Failure::new(format!("the sanitizers are missing, without which the walk does not pass in CI: {why}")))
+        }
+        Err(why) => Ok(Some(why.to_string())),
+    }
+}
 
 fn compile(place: &Place, compiler: &str, name: &str, with: &[&str]) -> Outcome<PathBuf> {
     let directory = place.target.join("walk");
@@ -101,4 +106,18 @@ fn replace(from: &Path, to: &Path) -> Outcome {
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh).map_err(Failure::during(format!("copying {}", from.display())))?;
     Ok(fs::rename(&fresh, to)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unsanitized;
+    use crate::failure::Failure;
+
+    #[test]
+    fn a_walk_without_sanitizers_fails_where_they_are_required() {
+        let missing = || Err(Failure::new("no clang"));
+        assert_eq!(unsanitized(Ok(()), true).unwrap(), None);
+        assert_eq!(unsanitized(missing(), false).unwrap().as_deref(), Some("no clang"));
+        assert!(unsanitized(missing(), true).unwrap_err().to_string().ends_with("in CI: no clang"));
+    }
 }

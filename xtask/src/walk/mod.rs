@@ -10,7 +10,8 @@ mod found;
 
 use crate::failure::{Failure, Outcome};
 use crate::interop;
-use crate::packages::LIBFABRIC_HEADERS;
+use crate::machine;
+use crate::packages::{self, LIBFABRIC_HEADERS};
 use crate::place::Place;
 use crate::program::Program;
 use crate::steps::{Findings, Steps};
@@ -60,13 +61,11 @@ pub(crate) fn check(place: &Place, all: bool) -> Outcome<Findings> {
 }
 
 fn walk(place: &Place, arguments: &Arguments) -> Outcome<Findings> {
-    if !LIBFABRIC_HEADERS.is_here() {
-        return Ok(Findings::skipped(format!(
-            "{} is not installed (as root: apt-get install -y {0})",
-            LIBFABRIC_HEADERS.package
-        )));
+    let required = machine::is_ci();
+    if let Err(why) = packages::ensure(&[LIBFABRIC_HEADERS]) {
+        return if required { Err(why) } else { Ok(Findings::skipped(why.to_string())) };
     }
-    let mut built = build::build(place)?;
+    let mut built = build::build(place, required)?;
     if let Some(provider) = &arguments.provider {
         built.provider.clone_from(provider);
     }

@@ -71,9 +71,9 @@ impl Requests {
         let Answered { number, reply } = answered;
         match self.open.remove(&number) {
             Some(request) if reply.answers(&request) => Ok(Some(reply)),
-            Some(_) => Err(unexpected(&reply)),
+            Some(request) => Err(Failure::Protocol(format!("{reply}, in answer to {request}"))),
             None if (self.first..self.next).contains(&number) => {
-                Err(Failure::Protocol(format!("a second answer to one request: {}", short(&reply))))
+                Err(Failure::Protocol(format!("a second answer to one request: {reply}")))
             }
             // About no request in particular.
             None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
@@ -238,7 +238,7 @@ impl Awaited<'_> {
 
     fn message(self, patience: Duration) -> Result<Answered> {
         let message = self.0.wait_for(patience).map_err(percale("waiting for the server"))?.to_vec();
-        serde_json::from_slice(&message).map_err(|error| Failure::Protocol(error.to_string()))
+        serde_json::from_slice(&message).map_err(|error| no_reply(&error))
     }
 }
 
@@ -255,12 +255,16 @@ impl Moving<'_> {
 
 /// A reply that was not to be.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
-    Failure::Protocol(short(reply))
+    match reply {
+        Reply::Failed { why, .. } => refused(why),
+        reply => Failure::Protocol(reply.to_string()),
+    }
 }
 
-/// The beginning of a reply, for people.
-fn short(reply: &Reply) -> String {
-    visible::line(&format!("{reply:?}").chars().take(80).collect::<String>())
+/// A message that is no reply. The error may quote it, as it is.
+fn no_reply(error: &serde_json::Error) -> Failure {
+    let text: String = error.to_string().chars().take(200).collect();
+    Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))
 }
 
 /// The server said no.
@@ -276,4 +280,63 @@ fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
     let mut here = socket.local_addr()?;
     here.set_port(0);
     Ok(here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::protocol::Slot;
+
+    /// What a terminal would obey.
+    const ESCAPES: &str = "\u{1b}[2J\u{9b}8m\u{202e}\r\n";
+
+    /// Of a request that was made and a reply to it, what is said.
+    fn said(request: Request, reply: Reply) -> String {
+        let mut requests = Requests::new().unwrap();
+        let number = requests.add(&request);
+        requests.take(Answered { number, reply }).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn odd_replies_are_named_in_words() {
+        let digest = [7; 32];
+        let fill = || Request::Fill { block: 3, slot: 1 };
+        for (request, reply, words) in [
+            (
+                fill(),
+                Reply::Stored { block: 3, slot: 1 },
+                "block 3 stored from slot 1, in answer to a request to put block 3 into slot 1",
+            ),
+            (fill(), Reply::Filled { block: 4, slot: 1, digest }, "block 4 in slot 1, in answer to"),
+            (fill(), Reply::Finished, "the end of the copy, in answer to"),
+            (Request::Hash { block: 9 }, Reply::Welcome { protocol: 3 }, "a welcome in version 3, in answer to"),
+            (Request::Finish { digest }, Reply::Hashed { block: 9, digest }, "the checksum of block 9, in answer to"),
+        ] {
+            let said = said(request, reply);
+            assert!(said.contains(words), "{said}");
+            assert!(!said.contains(['{', '[']), "{said}");
+        }
+        let slot = Slot::from(RemoteMemory::default());
+        let opened = Reply::Opened { size: 5, mode: 0, held: 0, slots: vec![slot; 40] };
+        assert!(unexpected(&opened).to_string().contains("an open file of 5 bytes with 40 slots"));
+        let mut requests = Requests::new().unwrap();
+        let number = requests.add(&fill());
+        let again = || Answered { number, reply: Reply::Filled { block: 3, slot: 1, digest } };
+        assert!(requests.take(again()).unwrap().is_some());
+        let said = requests.take(again()).unwrap_err().to_string();
+        assert!(said.contains("a second answer to one request: block 3 in slot 1"), "{said}");
+    }
+
+    #[test]
+    fn nothing_of_a_server_that_a_terminal_obeys_is_said() {
+        let failed = Reply::Failed { why: format!("no{ESCAPES}"), again: true };
+        let variant = serde_json::json!({"number": 1, "reply": {ESCAPES.repeat(1000): {}}}).to_string();
+        let variant = serde_json::from_str::<Answered>(&variant).unwrap_err();
+        for failure in [unexpected(&failed), refused(ESCAPES), no_reply(&variant)] {
+            let said = failure.to_string();
+            assert!(!said.chars().any(|character| character.is_control() || character == '\u{202e}'), "{said:?}");
+            assert!(said.contains("\\u{1b}") && said.len() < 3000, "{said}");
+        }
+        assert!(unexpected(&failed).to_string().starts_with("the server says: no"), "what it says is passed on");
+    }
 }

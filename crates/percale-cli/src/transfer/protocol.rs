@@ -8,6 +8,8 @@
 //! Each request has a number that the client chooses and uses once, and one reply, which has the request's number; requests are not
 //! ordered among themselves. A reply that does not answer the request of its number is a breach of the protocol.
 
+use std::fmt;
+
 use percale::RemoteMemory;
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +103,36 @@ impl Reply {
                 (block, slot) == (asked, from)
             }
             _ => false,
+        }
+    }
+}
+
+/// For people. Of what the other side wrote only numbers are in it.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hello => f.write_str("a greeting"),
+            Self::Get { .. } => f.write_str("a request to open a file to be read"),
+            Self::Put { size, .. } => write!(f, "a request to open a file to be written with {size} bytes"),
+            Self::Hash { block } => write!(f, "a request for the checksum of block {block}"),
+            Self::Fill { block, slot } => write!(f, "a request to put block {block} into slot {slot}"),
+            Self::Store { block, slot, .. } => write!(f, "a request to store block {block} from slot {slot}"),
+            Self::Finish { .. } => f.write_str("a request to finish the copy"),
+        }
+    }
+}
+
+/// For people. Of what the other side wrote only numbers are in it.
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Welcome { protocol } => write!(f, "a welcome in version {protocol}"),
+            Self::Opened { size, slots, .. } => write!(f, "an open file of {size} bytes with {} slots", slots.len()),
+            Self::Hashed { block, .. } => write!(f, "the checksum of block {block}"),
+            Self::Filled { block, slot, .. } => write!(f, "block {block} in slot {slot}"),
+            Self::Stored { block, slot } => write!(f, "block {block} stored from slot {slot}"),
+            Self::Finished => f.write_str("the end of the copy"),
+            Self::Failed { .. } => f.write_str("a failure"),
         }
     }
 }

@@ -295,6 +295,10 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     if error.chars().any(|character| character.is_control() && character != '\n') || error.contains('\u{202e}') {
         return Some(format!("escapes reach the terminal: {error:?}"));
     }
+    // Of how a reply looks inside of the program nothing is said.
+    if ["Filled", "Stored", "Opened", "Hashed", "Welcome"].iter().any(|name| error.contains(&format!("{name} {{"))) {
+        return Some(format!("it shows its own values: {error:?}"));
+    }
     if !status.success() {
         if status.code() != Some(1) {
             return Some(format!("it ended with {status}"));

@@ -8,6 +8,7 @@
 
 mod calls;
 mod filter;
+pub mod space;
 
 use std::fmt;
 use std::time::{Duration, Instant};

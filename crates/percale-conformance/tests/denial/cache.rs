@@ -9,10 +9,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::limits;
 use percale::pindown::monitor::Choice;
 use percale::pindown::monitor::userfaultfd::{Settings, Unseen};
 use percale::pindown::{Access, Cache, Pinned, Range, Registrar};
-use percale_conformance::denial::{self, Call, Case, Clock, Outcome};
+use percale_conformance::denial::{self, Call, Case, Clock, Outcome, space};
 use percale_conformance::long;
 use percale_conformance::process::{Helper, say, told};
 use percale_conformance::watchdog::Watchdog;
@@ -61,6 +62,7 @@ fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
 /// Registers the same addresses again and again, while what is mapped there changes.
 pub(crate) fn cache() {
     let deny = |when: &str| {
+        limits::apply(when);
         if told("PERCALE_WHEN") == when {
             let error = told("PERCALE_ERROR").parse().expect("a number");
             denial::deny(Call::named(&told("PERCALE_CALL")), error).expect("a filter of system calls");
@@ -103,15 +105,16 @@ pub(crate) fn cache() {
 
 fn run(case: &Case, monitor: &str) -> (Outcome, Option<Outcome>, Duration) {
     let error = case.error.to_string();
-    let mut side = Helper::start(
-        "cache",
-        &[
-            ("PERCALE_CALL", case.call.name),
-            ("PERCALE_ERROR", &error),
-            ("PERCALE_WHEN", case.when),
-            ("PERCALE_MONITOR", monitor),
-        ],
-    );
+    run_told(&[
+        ("PERCALE_CALL", case.call.name),
+        ("PERCALE_ERROR", &error),
+        ("PERCALE_WHEN", case.when),
+        ("PERCALE_MONITOR", monitor),
+    ])
+}
+
+fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
+    let mut side = Helper::start("cache", variables);
     let clock = Clock::start();
     let outcome = match side.hear_within(clock.left()) {
         Ok(line) => Outcome::of(&line),
@@ -135,4 +138,29 @@ fn flt_012_a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
         all.extend(wrong.into_iter().map(|text| format!("{monitor}: {text}")));
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+#[test]
+fn flt_013_a_cache_that_may_map_no_more_is_never_stale() {
+    let _watchdog =
+        Watchdog::within("a cache that may map no more", Duration::from_secs(if long() { 1800 } else { 600 }));
+    let (mut wrong, mut bound) = (Vec::new(), 0);
+    for monitor in MONITORS {
+        for beyond in space::BEYOND {
+            for when in denial::TIMES {
+                let told = format!("RLIMIT_AS {beyond} {when}");
+                let own = [("PERCALE_MONITOR", monitor), ("PERCALE_WHEN", "never"), ("PERCALE_LIMIT", &told)];
+                let (outcome, peer, took) = run_told(&[&own, &space::HEAP[..]].concat());
+                let verdict = denial::judge(&space::SAYS, &outcome, peer.as_ref(), took);
+                let text = format!("{monitor}: {told}: {verdict:?}: {outcome:?}; {} ms", took.as_millis());
+                println!("{text}");
+                bound += usize::from(matches!(outcome, Outcome::Error(_)));
+                if verdict.is_err() {
+                    wrong.push(text);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(bound > 0, "no limit of address space was one");
 }

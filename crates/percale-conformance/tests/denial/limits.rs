@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use percale::{Event, EventQueue, Info, PeerAddress};
-use percale_conformance::denial::{self, Outcome, TIMES};
+use percale_conformance::denial::{self, Outcome, TIMES, space};
 use percale_conformance::long;
 use percale_conformance::process::{Helper, ask, say};
 use percale_conformance::watchdog::Watchdog;
@@ -33,13 +33,8 @@ const LIMITS: [Limit; 4] = [
         says: &["ulimit -n", "Too many open files", "descriptors"],
     },
     Limit { name: "RLIMIT_MEMLOCK", resource: Resource::Memlock, values: &[0, 4096], says: &["ulimit -l"] },
-    // Enough for the program itself, whose allocations end it where there is none.
-    Limit {
-        name: "RLIMIT_AS",
-        resource: Resource::As,
-        values: &[160 << 20, 220 << 20, 300 << 20],
-        says: &["memory", "thread", "ulimit -v"],
-    },
+    // Beyond what the process has mapped by then.
+    Limit { name: "RLIMIT_AS", resource: Resource::As, values: &space::BEYOND, says: &space::SAYS },
 ];
 
 /// Lowers the limit that the test names, if this is when.
@@ -48,8 +43,12 @@ pub(crate) fn apply(when: &str) {
     let [name, value, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
     if moment == when {
         let limit = LIMITS.iter().find(|limit| limit.name == name).expect("a limit");
+        let value = value.parse().expect("a number");
+        if limit.resource == Resource::As {
+            return space::limit(value).expect("a lower limit");
+        }
         let maximum = getrlimit(limit.resource).maximum;
-        let lowered = Rlimit { current: Some(value.parse().expect("a number")), maximum };
+        let lowered = Rlimit { current: Some(value), maximum };
         setrlimit(limit.resource, lowered).expect("a lower limit");
     }
 }
@@ -57,13 +56,14 @@ pub(crate) fn apply(when: &str) {
 #[test]
 fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() {
     let _watchdog = Watchdog::within("limits of resources", Duration::from_secs(if long() { 1800 } else { 600 }));
-    let mut wrong = Vec::new();
+    let (mut wrong, mut bound) = (Vec::new(), 0);
     for limit in &LIMITS {
         for value in limit.values {
             for when in TIMES {
                 let told = format!("{} {value} {when}", limit.name);
-                let (limited, peer, took) =
-                    run_two(&[("PERCALE_FABRIC", "any"), ("PERCALE_LIMIT", &told)], &[("PERCALE_FABRIC", "any")]);
+                let fabric = ("PERCALE_FABRIC", "any");
+                let variables = [&[fabric, ("PERCALE_LIMIT", &told)], &space::HEAP[..]].concat();
+                let (limited, peer, took) = run_two(&variables, &[fabric]);
                 // A process that has no descriptor left says so to its peer, whose error is the first.
                 let known = match (&limited, &peer) {
                     (Outcome::Error(own), Some(Outcome::Error(peers))) => Outcome::Error(format!("{own}; {peers}")),
@@ -72,6 +72,7 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
                 let verdict = denial::judge(limit.says, &known, peer.as_ref(), took);
                 let text = format!("{told}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());
                 println!("{text}");
+                bound += usize::from(limit.resource == Resource::As && verdict != Ok("shm"));
                 if verdict.is_err() {
                     wrong.push(text);
                 }
@@ -79,6 +80,7 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(bound > 0, "no limit of address space was one");
 }
 
 /// Processes, and descriptors of each: too few for a pair of memory with each peer, and enough for sockets.

@@ -7,6 +7,7 @@
 //! | readers of its completion queues | always |
 //! | readers of its counters | always |
 //! | readers of its event queue | connected endpoints, and those that join groups |
+//! | readers of counters that deferred work is counted by | endpoints of such work, which have a lock from the first work on |
 //! | readers of counters of regions | endpoints through which peers' writes are counted (FI_RMA_EVENT) |
 //! | threads that sleep at any of these | they drive what they sleep on, or wait until other threads have done so |
 //!

@@ -314,3 +314,39 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_vector_is_given_up_when_it_is_closed_and_nothing_is_under_way() {
+        let mut names = Names::default();
+        let fid = || Fid(std::ptr::null_mut());
+        // Closed while nothing is under way: at once.
+        names.name_vector(1, fid());
+        names.begin_insertion(1);
+        names.end_insertion(1);
+        assert!(names.vectors.contains_key(&1), "an open vector's events have its name");
+        names.forget_vector(1);
+        assert!(names.vectors.is_empty());
+        // Closed before its insertions have ended: with the last of them.
+        names.name_vector(2, fid());
+        names.begin_insertion(2);
+        names.begin_insertion(2);
+        names.forget_vector(2);
+        names.end_insertion(2);
+        assert!(names.vectors.contains_key(&2), "an event is still to come");
+        names.end_insertion(2);
+        assert!(names.vectors.is_empty());
+        // Nothing stays of many vectors, nor comes back with a late end.
+        for inserter in 3..1000 {
+            names.name_vector(inserter, fid());
+            names.begin_insertion(inserter);
+            names.forget_vector(inserter);
+            names.end_insertion(inserter);
+            names.end_insertion(inserter);
+        }
+        assert!(names.vectors.is_empty());
+    }
+}

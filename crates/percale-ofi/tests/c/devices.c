@@ -201,6 +201,36 @@ static void kinds(void)
 	free(host);
 }
 
+/* MR-081: what fi_mr_reg and fi_mr_regv are given counts as the host's, also a device's memory, which no processor reaches: where memory must
+ * be there (FI_MR_ALLOCATED) it is refused, else what peers do to it fails. Nothing here reads or writes it. */
+static void unnamed(void)
+{
+	address_t memory = device_memory(BYTES, 1);
+	struct iovec iov = { at(memory), BYTES };
+	struct fid_mr *mr = NULL;
+
+	for (int vector = 0; vector < 2; vector++) {
+		uint64_t key = 825 + (uint64_t)vector;
+		int code = vector ? fi_mr_regv(w.domain, &iov, 1, BOTH_WAYS, 0, key, 0, &mr, NULL)
+				  : fi_mr_reg(w.domain, at(memory), BYTES, BOTH_WAYS, 0, key, 0, &mr, NULL);
+
+		if (w.mode & FI_MR_ALLOCATED) {
+			ANSWERS(-FI_EFAULT, code);
+			continue;
+		}
+		ANSWERS(0, code);
+		refused(&w, base_of(&w, at(memory)), fi_mr_key(mr), NULL, 1);
+		CHECK(holds(memory, BYTES, 1), "the memory was changed");
+		ANSWERS(0, fi_close(&mr->fid));
+	}
+	/* By its interface it is registered, and served. */
+	ANSWERS(0, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, 0, 827, &mr));
+	ANSWERS(0, try_write(&w, base_of(&w, at(memory)), fi_mr_key(mr), 500, 7));
+	CHECK(holds(memory, 500, 7), "the write is not there");
+	ANSWERS(0, fi_close(&mr->fid));
+	CHECK(!cuda.free(memory), "freed");
+}
+
 /* HMEM-012, HMEM-013: with FI_MR_LOCAL a device's memory may go undescribed; with FI_MR_HMEM as well, it may not. */
 static void described(void)
 {
@@ -303,6 +333,8 @@ void device_groups(void)
 		{ "HMEM-003 HMEM-009: regions of a device's memory", &hmem, 0, regions },
 		{ "HMEM-003 HMEM-011: messages of a device's memory", &hmem, 0, messages },
 		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: what is registered as what", &hmem, 0, kinds },
+		{ "MR-081: a device's memory that is not named so", &hmem, 0, unnamed },
+		{ "MR-081: a device's memory that is not named so, where memory must be there", &hmem, FI_MR_ALLOCATED, unnamed },
 		{ "HMEM-012: described, or not", &hmem, FI_MR_LOCAL, described },
 		{ "HMEM-013: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
 		{ "RCACHE-015 to RCACHE-017 RCACHE-019: memory that came again", &hmem, 0, again },

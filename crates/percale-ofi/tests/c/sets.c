@@ -87,6 +87,49 @@ static void polling(void)
 	close_two(&two);
 }
 
+/* A member that is added again is one member, known by its context of then; members with one context are told of each. */
+static void added_twice(void)
+{
+	struct two two;
+	struct fi_poll_attr attr = { .flags = 0 };
+	struct fid_poll *set;
+	struct fid_cntr *cntr;
+	void *contexts[8];
+	int other, got;
+
+	open_two(&two, &how);
+	NEEDS(fi_poll_open(two.room.domain, &attr, &set));
+	NEEDS(fi_cntr_open(two.room.domain, NULL, &cntr, &two));
+	struct fid *members[] = { &two.b.rxcq->fid, &cntr->fid };
+	for (size_t at = 0; at < COUNT(members); at++) {
+		NEEDS(fi_poll_add(set, members[at], 0));
+		ANSWERS(0, fi_poll_add(set, members[at], 0));
+		members[at]->context = &other;
+		ANSWERS(0, fi_poll_add(set, members[at], 0));
+	}
+	ANSWERS(0, fi_cntr_add(cntr, 1));
+	got = fi_poll(set, contexts, 8);
+	CHECK(got == 1 && contexts[0] == &other, "%d contexts of one counter", got);
+	deliver(&two);
+	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 8)) == 0;) {
+		MUST(now() < until, "the message does not arrive");
+		fi_cq_read(two.a.txcq, NULL, 0);
+	}
+	CHECK(got == 1 && contexts[0] == &other, "%d contexts of one queue", got);
+	ANSWERS(0, fi_cntr_add(cntr, 1));
+	got = fi_poll(set, contexts, 8);
+	CHECK(got == 2 && contexts[0] == &other && contexts[1] == &other, "%d contexts of a counter and a queue", got);
+	take_it(&two);
+	/* It was one member: once removed it is none. */
+	for (size_t at = 0; at < COUNT(members); at++)
+		ANSWERS(0, fi_poll_del(set, members[at], 0));
+	ANSWERS(0, fi_cntr_add(cntr, 1));
+	ANSWERS(0, fi_poll(set, contexts, 8));
+	ANSWERS(0, fi_close(&set->fid));
+	ANSWERS(0, fi_close(&cntr->fid));
+	close_two(&two);
+}
+
 static void waiting(enum fi_wait_obj kind)
 {
 	struct room room;
@@ -133,6 +176,9 @@ void set_groups(void)
 	if (is_there("fi_poll_open")) {
 		begin("poll sets");
 		polling();
+		end();
+		begin("poll sets: members that are added twice");
+		added_twice();
 		end();
 	}
 	for (size_t at = 0; is_there("fi_wait_open") && at < COUNT(kinds); at++) {

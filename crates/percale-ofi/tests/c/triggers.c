@@ -3,6 +3,14 @@
  */
 #include "every.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 /* libfabric 2 has no name for it any more. */
 #ifndef FI_XPU_TRIGGER
 #define FI_XPU_TRIGGER (1ULL << 44)
@@ -313,6 +321,115 @@ static void taken_back(struct two *t)
 	ANSWERS(0, fi_close(&count->fid));
 }
 
+/* A thread that is held in a signal handler until a byte comes. */
+static int gate[2];
+static atomic_bool held;
+
+static void hold(int signal)
+{
+	int before = errno;
+	char byte;
+
+	(void)signal;
+	atomic_store(&held, true);
+	while (read(gate[0], &byte, 1) < 0 && errno == EINTR)
+		;
+	errno = before;
+}
+
+/* The first line of a file of this process's thread; empty if there is none. */
+static void line_of(const char *thread, const char *file, char *line, int room)
+{
+	char path[300];
+	FILE *from;
+
+	line[0] = 0;
+	snprintf(path, sizeof(path), "/proc/self/task/%s/%s", thread, file);
+	if (!(from = fopen(path, "r")))
+		return;
+	if (!fgets(line, room, from))
+		line[0] = 0;
+	fclose(from);
+}
+
+/* The thread that drives an endpoint with deferred work, once it sleeps: then it has no lock. 0 if there is none. */
+static pid_t sleeping_driver(void)
+{
+	DIR *threads = opendir("/proc/self/task");
+	struct dirent *thread;
+	pid_t found = 0;
+
+	MUST(threads, "no list of threads");
+	while (!found && (thread = readdir(threads))) {
+		char name[64], state[512], *end;
+
+		line_of(thread->d_name, "comm", name, sizeof(name));
+		line_of(thread->d_name, "stat", state, sizeof(state));
+		end = strrchr(state, ')');
+		if (!strncmp(name, "percale-progres", 15) && end && end[1] && end[2] == 'S')
+			found = (pid_t)atol(thread->d_name);
+	}
+	closedir(threads);
+	return found;
+}
+
+static void receive_work(struct two *t, struct fi_deferred_work *work, struct fi_op_tagged *op, struct iovec *into, struct fid_cntr *trigger, struct fid_cntr *done)
+{
+	*into = (struct iovec){ t->b.in, 16 };
+	*op = (struct fi_op_tagged){ t->b.ep, { .msg_iov = into, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 8 }, 0 };
+	ANSWERS(0, queue(t, work, FI_OP_TRECV, op, trigger, 0, done));
+}
+
+/* Reading and waiting for a completion counter drive the endpoint that has the work, though its own thread does nothing. The counter counts
+ * work alone, or sends of the other endpoint too. */
+static void driven(struct two *t)
+{
+	struct sigaction action = { .sa_handler = hold, .sa_flags = SA_RESTART }, before;
+	struct fid_cntr *trigger = counter_of(t), *own = counter_of(t);
+	pid_t thread = 0;
+
+	if (options.few)
+		goto over; /* Under valgrind a thread sleeps also while it has a lock. */
+	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(0)));
+	POSTED(&t->a, fi_tinject(t->a.ep, t->a.out, 16, t->a.peer, 8));
+	CHECK(take(&t->b, context(0)).len == 16, "the first message");
+	MUST(pipe2(gate, O_CLOEXEC) == 0 && sigaction(SIGUSR1, &action, &before) == 0, "no signals");
+	for (int both = 0; both < 2; both++) {
+		struct fid_cntr *done = both ? t->a.counters[SENT] : own;
+		uint64_t value = fi_cntr_read(done);
+		struct fi_deferred_work work;
+		struct fi_op_tagged op;
+		struct iovec into;
+
+		for (int waits = 0; waits < 2; waits++) {
+			double until = now() + PATIENCE;
+
+			receive_work(t, &work, &op, &into, trigger, done);
+			while (!(thread = sleeping_driver()))
+				MUST(now() < until, "no thread that sleeps");
+			atomic_store(&held, false);
+			MUST(syscall(SYS_tgkill, getpid(), thread, SIGUSR1) == 0, "no signal");
+			while (!atomic_load(&held))
+				MUST(now() < until, "the thread is not held");
+			ANSWERS(0, fi_tinject(t->a.ep, t->a.out, 16, t->a.peer, 8));
+			value += both ? 2 : 1;
+			if (waits)
+				ANSWERS(0, fi_cntr_wait(done, value, 5000));
+			for (until = now() + 5; fi_cntr_read(done) < value && now() < until;)
+				;
+			CHECK(fi_cntr_read(done) == value, "the work is not done: %llu, not %llu", (unsigned long long)fi_cntr_read(done), (unsigned long long)value);
+			MUST(write(gate[1], "", 1) == 1, "the thread is held for ever");
+			ANSWERS(0, fi_cntr_wait(done, value, PATIENCE * 1000));
+		}
+	}
+	sigaction(SIGUSR1, &before, NULL);
+	close(gate[0]), close(gate[1]);
+over:
+	quiet(&t->pair);
+	ANSWERS(0, fi_close(&trigger->fid));
+	ANSWERS(0, fi_close(&own->fid));
+}
+
 /* A device's variable: here a thread's, by a plain store. */
 static void store(const struct fi_trigger_var *var)
 {
@@ -475,6 +592,8 @@ void trigger_groups(void)
 		{ "TRIG-012 and others, one thread: cancelled, and refused", &alone, canceled },
 		{ "DWQ-001 and others, one thread: deferred work of every kind", &alone, work },
 		{ "DWQ-008 and others, one thread: taken back, and refused", &alone, taken_back },
+		{ "DWQ-005: reading and waiting for completion counters make progress", &how, driven },
+		{ "DWQ-005, one thread: reading and waiting for completion counters make progress", &alone, driven },
 		{ "TRIG-002, one thread: what was posted before the first triggered operation", &alone, goes_on },
 		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
 		{ "XPU-003: beside others", &with_devices, mixed },

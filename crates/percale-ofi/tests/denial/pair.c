@@ -1,7 +1,7 @@
 /*
  * One of two processes that exchange messages and access each other's memory through libfabric, while the system refuses it a call.
  * It talks to its test by lines: "address HEX", then reads the peer's; "half", then reads a line; at last "works" or "error TEXT".
- * DENY is "NUMBER WHICH ERROR WHEN" (see percale_conformance::denial), or not set.
+ * DENY is "NUMBER WHICH ERROR WHEN", SPACE "BYTES WHEN" (see percale_conformance::denial), or not set.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,6 +82,30 @@ static void deny(const char *when)
 	struct sock_fprog program = { n, f };
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)) {
 		printf("no filter of system calls: %s\n", strerror(errno));
+		exit(3);
+	}
+}
+
+/* So many bytes more may be mapped than are. */
+static void limit_space(const char *when)
+{
+	const char *told = getenv("SPACE");
+	char moment[16];
+	unsigned long beyond, pages;
+	struct rlimit limit;
+	FILE *statm;
+
+	if (!told || sscanf(told, "%lu %15s", &beyond, moment) != 2 || strcmp(moment, when))
+		return;
+	statm = fopen("/proc/self/statm", "r");
+	if (!statm || fscanf(statm, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &limit)) {
+		printf("no size of this process\n");
+		exit(3);
+	}
+	fclose(statm);
+	limit.rlim_cur = pages * (unsigned long)sysconf(_SC_PAGESIZE) + beyond;
+	if (setrlimit(RLIMIT_AS, &limit)) {
+		printf("no limit: %s\n", strerror(errno));
 		exit(3);
 	}
 }
@@ -184,6 +209,8 @@ static void open_all(void)
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV;
 	MUST(fi_getinfo(FI_VERSION(1, 15), "127.0.0.1", "0", FI_SOURCE, hints, &info));
 	fi_freeinfo(hints);
+	/* The provider is loaded: without room for it libfabric would have none. */
+	limit_space("start");
 	MUST(fi_fabric(info->fabric_attr, &fabric, NULL));
 	MUST(fi_domain(fabric, info, &domain, NULL));
 	MUST(fi_av_open(domain, &av_attr, &av, NULL));
@@ -227,6 +254,7 @@ int main(void)
 	if (!fgets(line, sizeof(line), stdin))
 		return 3;
 	deny("middle");
+	limit_space("middle");
 	for (unsigned round = 1; round < 4; round++)
 		exchange(round);
 	printf("works\n");

@@ -19,6 +19,7 @@ use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
 use crate::errands::contained;
+use crate::memory::call::start_thread;
 use crate::memory::forked::Process;
 
 /// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
@@ -274,8 +275,8 @@ impl Inserter {
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.as_ref().is_none_or(|(_, process)| !process.is_here()) {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("percale-insert".to_owned());
-            let started = Process::current().and_then(|process| Ok((thread.spawn(move || shared.work())?, process)));
+            let thread = || start_thread("percale-insert", move || shared.work());
+            let started = Process::current().and_then(|process| Ok((thread()?, process)));
             match started {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {

@@ -194,7 +194,7 @@ impl<A: Ownership> Endpoint<A> {
 
 impl SharedEndpoint {
     /// Reading and waiting for this counter drives the endpoint from now on, though the endpoint does not count there itself. For counters of
-    /// regions, which count what peers write through any endpoint.
+    /// regions, which count what peers write through any endpoint. Counters that deferred work of the endpoint is counted by need no call.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.
@@ -202,7 +202,7 @@ impl SharedEndpoint {
         if !ownership::reach::Reach::is_here(&self.access) {
             return Err(std::io::Error::from_raw_os_error(libc::ECHILD));
         }
-        self.access.driver().map_or(Ok(()), |driver| counter.attach(driver))
+        ownership::reach::Reach::drive_for(&self.access, counter)
     }
 }
 

@@ -101,6 +101,11 @@ pub(super) mod reach {
         /// Reports to this counter too, from now on: who waits there drives the endpoint, if threads share it.
         fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
 
+        /// Reading and waiting for this counter drives the endpoint from now on, if threads share it.
+        fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
+            Ok(())
+        }
+
         /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
         /// results than `looked`.
         fn sleep(&self, deadline: Option<Instant>, looked: u64);
@@ -486,6 +491,10 @@ impl Reach for Shared {
     #[inline]
     fn is_here(&self) -> bool {
         self.inner.process.is_here()
+    }
+
+    fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
+        self.driver().map_or(Ok(()), |driver| counter.attach(driver))
     }
 
     fn run_here<C: Call>(&self, call: C) -> C::Result {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::interrupted::uninterrupted;
 use super::kernel;
+use super::mapping::Mapping;
 
 /// A system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +65,22 @@ pub(crate) fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| CallError { name, errno }.into()
 }
 
+/// What a thread takes of the address space: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
+const THREAD: usize = (2 << 20) + (64 << 10);
+
 /// Starts a thread.
+///
+/// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
+/// unwind. So it is looked first whether there is room for both; what other threads map meanwhile may still take it.
 ///
 /// # Errors
 /// Why there can be none, with what to do about it.
 pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    if let Err(error) = Mapping::private(THREAD)
+        && self::errno(&error) == Some(libc::ENOMEM)
+    {
+        return Err(CallError { name: "mapping the stack of a thread (mmap)", errno: Errno::NOMEM }.into());
+    }
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         CallError { name: "starting a thread (clone3)", errno }.into()

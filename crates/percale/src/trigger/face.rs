@@ -35,8 +35,8 @@ pub enum WorkError {
     /// A counter operation was to be counted by a completion counter (DWQ-008).
     #[error("work that changes a counter has no completion counter of its own")]
     CountedTwice,
-    /// There is no thread that could make progress.
-    #[error("no thread for the work's progress: {0}")]
+    /// The system refused what makes progress: a thread, or a descriptor to be watched.
+    #[error("nothing would make progress on the work: {0}")]
     System(io::Error),
 }
 
@@ -188,7 +188,7 @@ fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
 
 impl Domain {
     /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
-    /// progress by themselves from now on. Nothing is told of its success but to its counter, unless the operation's flags ask for
+    /// progress by themselves from now on. Reading and waiting for the counter that counts its end drives its endpoint, too. Nothing is told of its success but to its counter, unless the operation's flags ask for
     /// a completion; its failure is also told to the endpoint's completion queue. What waits still when the domain ends (with its last
     /// handle and endpoint) is taken back.
     ///
@@ -226,8 +226,11 @@ impl Domain {
                 if !Arc::ptr_eq(&endpoint.domain().inner, &self.inner) {
                     return Err(WorkError::OtherDomain);
                 }
-                let due = endpoint.deferred(&operation, &counter, counting)?;
+                let due = endpoint.deferred(&operation, &counter, counting.clone())?;
                 endpoint.automate()?;
+                if let Some(counting) = &counting {
+                    endpoint.drive_for(counting)?;
+                }
                 user = Some(endpoint);
                 due
             }

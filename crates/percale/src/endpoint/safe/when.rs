@@ -53,12 +53,15 @@ impl When {
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
-        // Deferred work goes on by itself.
-        if counting.is_some()
-            && let Err(error) = endpoint.access.automate().and_then(|()| match &begins {
-                Begins::Counted(counter, _) => counter.automate(),
-                Begins::Written(_) => Ok(()),
-            })
+        // Deferred work goes on by itself, and faster while a thread waits for its end.
+        if let Some(counting) = &counting
+            && let Err(error) =
+                endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {
+                    match &begins {
+                        Begins::Counted(counter, _) => counter.automate(),
+                        Begins::Written(_) => Ok(()),
+                    }
+                })
         {
             tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
         }

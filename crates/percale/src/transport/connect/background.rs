@@ -13,6 +13,7 @@ use std::{fmt, io};
 use rustix::thread::CpuSet;
 
 use crate::later::later;
+use crate::memory::call::start_thread;
 
 /// Threads of a crew at most, and of those that work for one peer.
 const THREADS: usize = 8;
@@ -83,7 +84,7 @@ impl<J: Job> Crew<J> {
             step_back();
             crew.work();
         };
-        if let Err(error) = std::thread::Builder::new().name(self.name.to_owned()).spawn(work) {
+        if let Err(error) = start_thread(self.name, work) {
             later!(warn: %error, name = self.name, "no thread: its work is done by whoever wants it");
             self.work();
         }

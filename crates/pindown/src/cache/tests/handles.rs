@@ -111,3 +111,51 @@ fn rcache_027_mon_040_mon_041_they_are_the_applications_to_close() {
     drop(cache);
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), memory.pinned.load(Ordering::Relaxed));
 }
+
+/// A registrar whose keys have all of their 64 bits.
+struct Wide;
+
+impl Wide {
+    fn keys(range: Range) -> (u64, u64) {
+        (0x8765_4321_0000_0001 ^ range.start(), 0xfedc_ba98_7654_3210 ^ range.start() << 32)
+    }
+}
+
+impl Registrar for Wide {
+    type Pin = ();
+
+    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<()>> {
+        let (local_key, remote_key) = Self::keys(range);
+        Ok(Pinned { pin: (), local_key, remote_key })
+    }
+
+    fn unpin(&self, (): ()) {}
+}
+
+#[test]
+fn mon_065_keys_and_handles_have_64_bits_and_handles_are_not_used_again() {
+    let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let cache = Cache::builder(Wide).monitor(Choice::Imported(imported)).open().expect("opens");
+    let lane = cache.lane();
+    for number in 1..100 {
+        let range = pages(10 * number, 1);
+        // By a look-up that registers, one that finds, and by the application's own registration.
+        for _ in 0..2 {
+            let used = lane.get(range, READ).expect("registered");
+            assert_eq!((used.local_key(), used.remote_key()), Wide::keys(range));
+            lane.end(used);
+        }
+        let own = cache.register(range, READ).expect("registered");
+        assert_eq!((own.local_key, own.remote_key), Wide::keys(range));
+        cache.deregister(own.handle).expect("known");
+    }
+    let mut known = std::collections::HashSet::new();
+    for _ in 0..10_000 {
+        let handle = cache.register(pages(5, 1), READ).expect("registered").handle;
+        assert!(known.insert(handle.to_bits()), "{handle:?} is used again");
+        assert_eq!(Handle::from_bits(handle.to_bits()), handle);
+        cache.deregister(handle).expect("known");
+        assert_eq!(cache.deregister(handle), Err(UnknownHandle(handle)));
+    }
+    assert!(known.iter().any(|bits| *bits > u64::from(u32::MAX)), "handles have more than 32 bits");
+}

@@ -131,6 +131,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
+    sys::room_for_a_thread()?;
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
         mode,

@@ -1,0 +1,45 @@
+//! A limit of address space (RLIMIT_AS) that binds: of what the process has mapped already, and a little more.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Bytes that a process may map beyond what it has: less than a thread's stack, a little more than one, which leaves no room for the memory
+/// of a pair or for a peer's, and more.
+pub const BEYOND: [u64; 11] = [
+    0,
+    64 << 10,
+    1 << 20,
+    (2 << 20) + (8 << 10),
+    (2 << 20) + (128 << 10),
+    (2 << 20) + (512 << 10),
+    3 << 20,
+    4 << 20,
+    6 << 20,
+    10 << 20,
+    24 << 20,
+];
+
+/// The environment of a program whose heap has room for all that the tests allocate, as malloc(3) ends a Rust program that it refuses
+/// memory: it has one arena, grows by 64 MiB the first time, does not shrink, and maps nothing apart.
+pub const HEAP: [(&str, &str); 4] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_TOP_PAD_", "67108864"),
+    ("MALLOC_TRIM_THRESHOLD_", "1073741824"),
+    ("MALLOC_MMAP_MAX_", "0"),
+];
+
+/// What an error of a process that may map no more says.
+pub const SAYS: [&str; 3] = ["memory", "thread", "ulimit -v"];
+
+/// Lets this process map so many bytes more, and no others.
+///
+/// # Errors
+/// If `/proc` does not say how much it has mapped, or the limit is refused.
+pub fn limit(beyond: u64) -> io::Result<()> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = pages.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    let mapped = pages.ok_or(io::ErrorKind::InvalidData)? * rustix::param::page_size() as u64;
+    let maximum = getrlimit(Resource::As).maximum;
+    Ok(setrlimit(Resource::As, Rlimit { current: Some(mapped + beyond), maximum })?)
+}

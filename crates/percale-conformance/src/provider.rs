@@ -1,0 +1,31 @@
+//! The libfabric provider that cargo built with a test program, and the headers that C programs need to use it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Copies the provider to a directory, under the name by which libfabric finds it there (FI_PROVIDER_PATH). The directory is made if it is
+/// missing. Of the dynamic library beside the test and the one a directory up the newer one is taken.
+///
+/// # Panics
+/// If there is none, or it cannot be copied.
+pub fn copy_to(directory: &Path) {
+    fs::create_dir_all(directory).expect("a directory");
+    fs::copy(built(), directory.join("libpercale-fi.so")).expect("a copy of the provider");
+}
+
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("the name of this program");
+    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
+    let made = |file: &PathBuf| fs::metadata(file).and_then(|file| file.modified()).ok();
+    let newest = near.filter(|file| file.exists()).max_by_key(made);
+    newest.expect("cargo builds the dynamic library with the package's tests")
+}
+
+/// Whether libfabric's headers are here.
+#[must_use]
+pub fn has_headers() -> bool {
+    let mut check = Command::new("cc");
+    check.args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"]);
+    check.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
