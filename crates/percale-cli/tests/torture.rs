@@ -237,3 +237,40 @@ fn workers_end_with_the_process_that_started_them() {
     torture.wait().unwrap();
     eventually("a worker outlives the process that started it", || workers.iter().all(|worker| !is_running(*worker)));
 }
+
+/// The last line of a search of one monitor.
+fn searched(monitor: &str, minutes: &str) -> Option<(Value, Option<i32>, String)> {
+    let (lines, code, error) = torture(&["--search", minutes, "--monitor", monitor, "--seed", "100"]);
+    if unavailable(&lines) {
+        return None;
+    }
+    let last = lines.last().unwrap().clone();
+    assert_eq!(last["is"], "search", "{error}{lines:#?}");
+    assert!(last["runs"].as_u64().unwrap() > 0 && last["checked"].as_u64().unwrap() > 0, "{last:#}");
+    Some((last, code, format!("{error}{lines:#?}")))
+}
+
+#[test]
+fn rcache_003_rcache_021_the_search_finds_nothing_stale_and_no_wrong_key() {
+    for monitor in ["bpf", "userfaultfd-promised", "sealed", "none"] {
+        let Some((found, code, error)) = searched(monitor, "0.2") else { continue };
+        assert!(found["stale"] == 0 && found["wrong_keys"] == 0 && code == Some(0), "{error}");
+        assert_eq!(found["hits"].as_u64().unwrap() > 0, monitor != "none", "{found:#}");
+    }
+}
+
+#[test]
+fn a_monitor_that_tells_nothing_is_found_out_by_the_search() {
+    let Some((found, code, error)) = searched("broken-silent", "0.03") else { return };
+    assert!(found["stale"].as_u64().unwrap() > 0 && code == Some(1), "{error}");
+    assert!(error.contains("wrong-run") && error.contains("at once"), "{error}");
+}
+
+#[test]
+fn a_search_takes_a_length_and_no_filter() {
+    let output = percale(&["torture", "--search", "0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("from 0.01 to 10000"), "{}", text(&output.stderr));
+    let output = percale(&["torture", "--search", "1", "--filter", "munmap"]);
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -8,7 +8,7 @@
 use percale::{AddressSet, AtomicOp, Collective, CollectiveWork, Datatype, Event, GroupId, OpFlags, PostError};
 
 use super::{World, on};
-use crate::search::ledger::{Fault, Life, Verdict};
+use crate::search::ledger::{Fault, Life, Message, Verdict};
 use crate::search::step::{GroupStep, Transport};
 
 /// A member's part of a group.
@@ -298,10 +298,12 @@ impl World {
             posted().max() != posted().min()
         };
         if groups.into_iter().any(is_starved) {
-            // In such a queue there is no room for the receive of a claimed message either, and its sender waits for that.
-            let claimed =
-                self.ledger.messages().filter(|(_, message)| message.arrivals == 0 && self.is_claimed(message));
-            for id in claimed.map(|(id, _)| id).collect::<Vec<_>>() {
+            // In such a queue there is no room for the receive of a claimed message either, for which its sender waits, and what is behind a
+            // fence after it.
+            let waits = |(id, message): &(u64, &Message)| {
+                message.arrivals == 0 && (self.is_claimed(message) || self.is_held_up(*id, message))
+            };
+            for id in self.ledger.messages().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
                 if let Some(operation) = self.ledger.operation_mut(id) {
                     operation.is_closed = true;
                 }

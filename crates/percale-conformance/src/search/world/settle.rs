@@ -129,11 +129,13 @@ impl World {
         missing.map(|(id, _)| id).min()
     }
 
-    /// Whether it is behind a fence that waits for a message which may have been claimed and not received.
-    fn is_held_up(&self, id: u64, message: &Message) -> bool {
+    /// Whether it is behind a fence that waits for a message which may have been claimed and not received. One that is not ordered was posted
+    /// when it was triggered, maybe after all others.
+    pub(super) fn is_held_up(&self, id: u64, message: &Message) -> bool {
+        let last = if message.is_ordered { id } else { u64::MAX };
         let before = || {
             let same = |other: &Message| other.from == message.from && other.to == message.to;
-            self.ledger.messages().filter(move |(earlier, other)| *earlier <= id && same(other))
+            self.ledger.messages().filter(move |(earlier, other)| *earlier <= last && same(other))
         };
         let fence = before().filter(|(_, other)| other.is_fenced).map(|(fence, _)| fence).max();
         let claimed = |(earlier, other): (u64, &Message)| {
