@@ -72,27 +72,6 @@ fn links(compiler: &str, option: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Sees that the nightly compiler is here: installs it as root where rustup is, else says what to install.
-///
-/// # Errors
-/// If it is still missing.
-pub(crate) fn ensure_nightly() -> Outcome {
-    let is_here = || {
-        let program = Program::new("cargo").args(["+nightly", "--version"]).limit(Duration::from_secs(60));
-        program.output().is_ok_and(|output| output.status.success())
-    };
-    if is_here() {
-        return Ok(());
-    }
-    let install = ["toolchain", "install", "nightly", "--profile", "minimal", "--no-self-update"];
-    if !rustix::process::geteuid().is_root() || on_path("rustup").is_none() {
-        return Err(Failure::new("there is no nightly compiler: rustup toolchain install nightly"));
-    }
-    eprintln!("  installing the nightly compiler");
-    Program::new("rustup").args(install).limit(Duration::from_secs(600)).output()?.success()?;
-    if is_here() { Ok(()) } else { Err(Failure::new("rustup brought no nightly compiler")) }
-}
-
 /// Sees that these programs are here: installs the missing ones as root on Debian, else says what to install.
 ///
 /// # Errors

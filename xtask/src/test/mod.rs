@@ -105,17 +105,12 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 /// Tests that miss a package say so and are counted as skipped.
 fn needed() -> Outcome<Findings> {
     let wanted = packages::TESTS.map(|(needed, _)| needed);
-    // Each is tried, whatever became of the other.
-    let (system, nightly) = (packages::ensure(&wanted), packages::ensure_nightly());
-    let nightly_is_here = nightly.is_ok();
-    Ok(match system.and(nightly) {
+    Ok(match packages::ensure(&wanted) {
         Ok(()) => Findings::new(0, 0, format!("{} packages are here", wanted.len())),
         Err(why) => {
             let without = packages::TESTS.iter().filter(|(needed, _)| !needed.is_here());
-            let without = without.map(|(needed, what)| format!("without {}: {what}", needed.package));
-            let nightly =
-                (!nightly_is_here).then(|| "without the nightly compiler: the walk under sanitizers".to_owned());
-            Findings::skipped(why.to_string()).with_remarks(without.chain(nightly).collect())
+            let without = without.map(|(needed, what)| format!("without {}: {what}", needed.package)).collect();
+            Findings::skipped(why.to_string()).with_remarks(without)
         }
     })
 }
