@@ -75,6 +75,7 @@ void waiting(void);
 void imported(void);
 void sealed(void);
 void userfaultfd(void);
+void callbacks(void);
 void threads(void);
 void forks(void);
 

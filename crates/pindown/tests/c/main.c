@@ -18,6 +18,7 @@ int main(void)
 	imported();
 	sealed();
 	userfaultfd();
+	callbacks();
 	threads();
 	return 0;
 }
