@@ -39,7 +39,7 @@ pub(super) const POOLED: u8 = 6;
 pub(super) const LATE_ANSWER: u8 = 7;
 /// Messages for receives whose memory cannot be written.
 const BAD: u8 = 8;
-/// The most receives for late answers.
+/// The most receives for late answers, until there are no other receives any more.
 const LATE_ANSWERS: usize = 30;
 
 /// A tag with this bit asks for an answer.
@@ -83,6 +83,8 @@ pub(super) struct Station<A: Ownership + 'static> {
     pub(super) tasks: Vec<Task>,
     calls: HashMap<u64, Call>,
     next_call: u64,
+    /// Requests that were given up, and whose answers no receive waits for yet.
+    given_up: Vec<u64>,
     /// Requests to answer: peer, tag, length.
     owed: Vec<(PeerAddress, u64, usize)>,
     /// Since when posts to this port were refused for want of room.
@@ -104,6 +106,7 @@ impl<A: Ownership + 'static> Station<A> {
             tasks: Vec::new(),
             calls: HashMap::new(),
             next_call: 1,
+            given_up: Vec::new(),
             owed: Vec::new(),
             again: HashMap::new(),
         }
@@ -375,14 +378,19 @@ impl<A: Ownership + 'static> Station<A> {
                 self.calls.remove(&number);
             }
         }
-        self.receive_late_answer(ledger, number);
+        self.given_up.push(number);
+        self.receive_late_answers(ledger);
     }
 
-    /// Receives an answer that is not waited for any more.
-    fn receive_late_answer(&mut self, ledger: &mut Ledger, number: u64) {
-        if ledger.waiting(self.id, LATE_ANSWER) < LATE_ANSWERS {
+    /// Receives answers that are not waited for any more, each in time: its sender may wait until it is received.
+    pub(super) fn receive_late_answers(&mut self, ledger: &mut Ledger) {
+        while let Some(number) = self.given_up.pop() {
             let tag = Some((u64::from(ANSWER) << 56 | number, 0));
-            self.post_receive(ledger, LATE_ANSWER, number, ledger.plan.longest, tag);
+            let has_room = ledger.takes_answers() || ledger.waiting(self.id, LATE_ANSWER) < LATE_ANSWERS;
+            if !has_room || !self.post_receive(ledger, LATE_ANSWER, number, ledger.plan.longest, tag) {
+                self.given_up.push(number);
+                return;
+            }
         }
     }
 
@@ -507,7 +515,8 @@ impl<A: Ownership + 'static> Station<A> {
             drop(task);
             if let Some(number) = answer {
                 self.calls.remove(&number);
-                self.receive_late_answer(ledger, number);
+                self.given_up.push(number);
+                self.receive_late_answers(ledger);
             }
             return;
         }
@@ -518,7 +527,8 @@ impl<A: Ownership + 'static> Station<A> {
                 && let Some(call) = self.calls.get_mut(&number)
             {
                 call.cancelled = true;
-                self.receive_late_answer(ledger, number);
+                self.given_up.push(number);
+                self.receive_late_answers(ledger);
             }
         }
     }

@@ -427,6 +427,7 @@ impl<A: Open> Worker<A> {
                 let (station, ledger) = (&mut self.stations[index], &mut self.ledger);
                 let late = self.finishing || ledger.random.below(50) == 0;
                 station.receive(ledger, late);
+                station.receive_late_answers(ledger);
                 station.answer(ledger);
                 let under_way = station.tasks.len();
                 let burst = if busy { [0, 0, 0, 1, 1, 1, 2, 8][ledger.random.below(8)] } else { 0 };
