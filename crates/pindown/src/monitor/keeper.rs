@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use super::userfaultfd::sys::without_signals;
+use super::thread;
 use crate::journal::Home;
 
 /// Gives the calling thread a descriptor table of its own, with these descriptors alone. Allocates nothing.
@@ -75,8 +75,7 @@ impl Keeper {
                 keep_only(&mut []).ok();
             }
         };
-        let thread = std::thread::Builder::new().name("pindown-keeper".to_owned());
-        let thread = without_signals(|| thread.spawn(keep))?;
+        let thread = thread::start("pindown-keeper", keep)?;
         answer.recv().map_err(|_| io::ErrorKind::Other)??;
         Ok(Self { home, ended, thread: Some(thread) })
     }

@@ -18,6 +18,8 @@ mod known;
 #[cfg(not(loom))]
 pub mod sealed;
 #[cfg(not(loom))]
+mod thread;
+#[cfg(not(loom))]
 pub mod userfaultfd;
 
 use std::fmt;

@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::quota::Charge;
 use super::sys;
+use crate::monitor::thread;
 
 /// The maps of maps.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Publisher {
         let published = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (jobs, queue) = mpsc::channel();
         let tell = Arc::clone(&published);
-        thread::Builder::new().name("pindown-publish".into()).spawn(move || work(&maps, &queue, &tell))?;
+        thread::start("pindown-publish", move || work(&maps, &queue, &tell))?;
         Ok(Self::Aside { jobs, published })
     }
 

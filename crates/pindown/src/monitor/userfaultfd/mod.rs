@@ -61,7 +61,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
-use super::{Monitor, Refusal, Watched, keeper};
+use super::{Monitor, Refusal, Watched, keeper, thread};
 use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::mapping::{Backing, Mappings};
@@ -131,7 +131,8 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
-    sys::room_for_a_thread()?;
+    // What is made below stays for ever.
+    thread::room()?;
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
         mode,
@@ -143,12 +144,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         locked: OnceLock::new(),
         reading: OnceLock::new(),
     }));
-    let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
-    let spawned = sys::without_signals(|| thread.spawn(move || shared.watch_for_ever()));
-    spawned.map_err(|why| {
-        let errno = rustix::io::Errno::from_io_error(&why).unwrap_or(rustix::io::Errno::AGAIN);
-        crate::calls::named("starting a thread (clone3)")(errno)
-    })?;
+    thread::start("pindown-monitor", move || shared.watch_for_ever())?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
     shared.reading.wait().clone().map_err(io::Error::other)?;
     known.push(shared);

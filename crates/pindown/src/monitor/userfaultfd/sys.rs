@@ -313,37 +313,3 @@ pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     }
     Ok(())
 }
-
-/// What a thread takes of the address space: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
-const THREAD: usize = (2 << 20) + (64 << 10);
-
-/// Whether the address space has room for a thread. One that finds room for its stack and none for its signal stack ends the process: the
-/// standard library panics where nothing can unwind.
-pub(super) fn room_for_a_thread() -> io::Result<()> {
-    let allowed = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), THREAD, allowed, MapFlags::PRIVATE) } {
-        Ok(stack) => {
-            // SAFETY: just mapped, and known to nobody. Where the call is refused the mapping stays.
-            unsafe { rustix::mm::munmap(stack, THREAD) }.ok();
-            Ok(())
-        }
-        Err(Errno::NOMEM) => Err(crate::calls::named("mapping the stack of a thread (mmap)")(Errno::NOMEM)),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Runs `start` with every signal blocked: a thread that it starts never runs a handler of the program's.
-pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: a set of signals is a number of bits, and none is one.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: it is a set.
-    unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: both are sets, and live through the call.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let answer = start();
-    // SAFETY: the set that this thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    answer
-}

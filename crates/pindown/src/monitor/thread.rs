@@ -1,0 +1,59 @@
+//! Threads of the library's own.
+
+#![expect(unsafe_code, reason = "maps memory and blocks signals; each block states its own reason")]
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::calls::named;
+
+/// What a thread takes of the address space: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
+const BYTES: usize = (2 << 20) + (64 << 10);
+
+/// Starts a thread that never runs a handler of the program's: every signal is blocked in it.
+///
+/// # Errors
+/// Which call was refused, and what to do about it.
+pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    room()?;
+    let thread = Builder::new().name(name.to_owned());
+    let started = without_signals(|| thread.spawn(run));
+    started.map_err(|why| named("starting a thread (clone3)")(Errno::from_io_error(&why).unwrap_or(Errno::AGAIN)))
+}
+
+/// Whether the address space has room for a thread. One that finds room for its stack and none for its signal stack ends the process: the
+/// standard library panics where nothing can unwind. What other threads map meanwhile may still take the room.
+///
+/// # Errors
+/// That it has none.
+pub(super) fn room() -> io::Result<()> {
+    let allowed = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, allowed, MapFlags::PRIVATE) } {
+        Ok(stack) => {
+            // SAFETY: just mapped, and known to nobody. Where the call is refused the mapping stays.
+            unsafe { rustix::mm::munmap(stack, BYTES) }.ok();
+            Ok(())
+        }
+        Err(Errno::NOMEM) => Err(named("mapping the stack of a thread (mmap)")(Errno::NOMEM)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Runs `start` with every signal blocked: a thread that it starts has them blocked, too.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: a set of signals is a number of bits, and none is one.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: it is a set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both are sets, and live through the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let answer = start();
+    // SAFETY: the set that this thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    answer
+}
