@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::errands::contained;
+use crate::memory::call::start_thread;
 use crate::memory::forked::PerProcess;
 
 /// Events that a thread keeps; so many are kept of all threads that emit none. More are lost.
@@ -77,7 +78,7 @@ fn hand_over(event: Event) {
             events.into_iter().for_each(emit_one);
         }
     };
-    if std::thread::Builder::new().name("percale-log".to_owned()).spawn(emit).is_err() {
+    if start_thread("percale-log", emit).is_err() {
         lock().emitted = false;
     }
 }
