@@ -1,4 +1,9 @@
-//! System calls by name: errors that say which call the system refused.
+//! System calls by name: errors that say which call the system refused; and a call that must not panic where it is refused.
+
+#![cfg_attr(
+    not(loom),
+    expect(unsafe_code, reason = "rustix panics where a limit cannot be asked for; the block states why it is sound")
+)]
 
 use std::fmt;
 use std::io;
@@ -40,4 +45,13 @@ pub(crate) fn last(call: &'static str) -> io::Error {
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>());
     named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
+}
+
+/// A limit of this process (`RLIMIT_*`); `None` if the kernel does not say.
+#[cfg(not(loom))]
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit64> {
+    let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is valid, and every bit pattern is one.
+    let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
+    (read == 0).then_some(limits)
 }

@@ -167,7 +167,8 @@ fn race(merging: bool) {
     });
     let faults = interrupted(threads.collect());
     let stats = cache.stats();
-    assert!(stats.hits > 0 && stats.evictions > 0 && stats.flushes == 0 && stats.invalidations > 0, "{stats:?}");
+    // A thread that is stopped for long may be overtaken by the changes, and drops everything: that is counted in `flushes`.
+    assert!(stats.hits > 0 && stats.evictions > 0 && stats.invalidations > 0, "{stats:?}");
     assert!(faults.is_empty(), "{} wrong, the first: {}; {stats:?}", faults.len(), faults[0]);
     drop(cache);
     assert!(ledger.0.registrations.iter().all(|word| word.load(Ordering::Relaxed) == 0), "all is unpinned");

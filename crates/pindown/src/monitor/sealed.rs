@@ -182,7 +182,8 @@ fn arena(len: usize) -> io::Result<NonNull<u8>> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"pindown", flags).map_err(named("memfd_create"))?;
     // The kernel ends a process by SIGXFSZ that makes a file longer than it may.
-    let may_be = file_size_limit().is_none_or(|limit| len as u64 <= limit);
+    let may_be =
+        crate::calls::limit(libc::RLIMIT_FSIZE).map(|limits| limits.rlim_cur).is_none_or(|limit| len as u64 <= limit);
     let resized = if may_be { rustix::fs::ftruncate(&file, len as u64) } else { Err(Errno::FBIG) };
     resized.map_err(named("ftruncate"))?;
     // Now rather than by SIGBUS at the first touch.
@@ -200,14 +201,6 @@ fn arena(len: usize) -> io::Result<NonNull<u8>> {
         return Err(error);
     }
     NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-}
-
-/// RLIMIT_FSIZE; `None` if there is none, or the kernel does not say.
-fn file_size_limit() -> Option<u64> {
-    let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limits` is valid, and every bit pattern is one.
-    let read = unsafe { libc::getrlimit64(libc::RLIMIT_FSIZE, &raw mut limits) };
-    (read == 0).then_some(limits.rlim_cur)
 }
 
 /// mseal(2): libc has no number for it yet; it is the same on every architecture.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::kernel::Kernel;
 use super::listen::{self, Name};
@@ -201,11 +201,8 @@ fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
         return refused("--total", format!("the programs have room for {} address spaces", load::SPACES));
     }
     let needed = (4 * limits.total + request::STRANGERS + request::LEFT + OWN) as u64;
-    let now = getrlimit(Resource::Nofile);
-    if now.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    let maximum = now.maximum.map(|maximum| maximum.max(needed));
+    let Some(now) = crate::calls::limit(libc::RLIMIT_NOFILE).filter(|now| now.rlim_cur < needed) else { return Ok(()) };
+    let maximum = (now.rlim_max != libc::RLIM64_INFINITY).then_some(now.rlim_max.max(needed));
     match setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }) {
         Ok(()) => Ok(()),
         Err(error) => refused(

@@ -149,7 +149,7 @@ const HIGH: u64 = 960;
 
 /// The same descriptor under a high number, if there may be one.
 fn moved_up(descriptor: OwnedFd) -> OwnedFd {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = crate::calls::limit(libc::RLIMIT_NOFILE).map_or(u64::MAX, |limits| limits.rlim_cur);
     let high = HIGH.min(most.saturating_sub(64)) as i32;
     rustix::io::fcntl_dupfd_cloexec(&descriptor, high).unwrap_or(descriptor)
 }
