@@ -76,7 +76,7 @@ impl Shared {
     /// Makes progress on what counts here.
     pub(crate) fn progress(&self) {
         if self.working.load(Ordering::Relaxed) {
-            // Of what it says only the progress is wanted.
+            // Read for its progress; the value is not used.
             _ = self.percale.read();
         }
         if self.regional.load(Ordering::Relaxed) {

@@ -51,7 +51,7 @@ unsafe fn count<'a>(fid: *mut fid_cntr) -> Result<&'a Count, i32> {
     })
 }
 
-/// The same, as percale has it.
+/// The percale counter of such an object.
 ///
 /// # Safety
 /// As of [`count`].

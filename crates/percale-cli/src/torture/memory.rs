@@ -193,7 +193,7 @@ impl Memory {
 
     /// The path by which every process of this user reaches what it maps.
     pub(super) fn path(&self) -> io::Result<String> {
-        // As those who mounted /proc number it, which may be another PID namespace.
+        // The number in the PID namespace that /proc was mounted in, which may be another one.
         let process = std::fs::read_link("/proc/self")?;
         Ok(format!("/proc/{}/fd/{}", process.display(), self.file()?.as_raw_fd()))
     }

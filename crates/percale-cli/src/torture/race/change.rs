@@ -147,7 +147,7 @@ impl Arena<'_> {
     }
 }
 
-/// Uses the whole of what is registered, which nobody changes now, and looks whether it is given what lies there.
+/// Looks up the whole registered part, which no thread changes now, and checks that the registration is of the pages that are there.
 fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io::Result<()> {
     let page = memory.page(thread.dice.below(memory.pages()))?;
     let lane = thread.dice.of(&thread.lanes);

@@ -76,7 +76,7 @@ pub(super) fn descriptors() -> io::Result<Vec<RawFd>> {
     Ok(numbers.filter(is_open).collect())
 }
 
-/// Closes these, whoever has them: their owners must be forgotten.
+/// Closes descriptors that other values own. The caller forgets those values (`mem::forget`).
 pub(super) fn close(numbers: &[RawFd]) {
     for number in numbers {
         // SAFETY: what the owners do with a closed descriptor fails, or reaches another one; that is what is tried out.

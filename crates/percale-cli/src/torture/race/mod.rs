@@ -62,11 +62,11 @@ pub(super) struct Tally {
     pub(super) changes: u64,
     /// Uses of the cache.
     pub(super) uses: u64,
-    /// Those that were given a registration that was there.
+    /// Uses that were served by a registration of before.
     pub(super) hits: u64,
-    /// Those that no change came across, and that were looked at.
+    /// Uses whose pages were checked, with no change meanwhile.
     pub(super) checked: u64,
-    /// Those of them whose registration was of other pages.
+    /// Checked uses whose registration was of other pages.
     pub(super) stale: u64,
     /// After which change, and how often.
     pub(super) after: BTreeMap<String, u64>,
