@@ -178,11 +178,32 @@ impl DeviceMemory {
 
     fn copy(&self, way: CopyWay, host: &mut [u8]) {
         // SAFETY: the bytes are borrowed for longer than the copy takes, which is waited for.
-        let host = unsafe { Segment::new(host.as_mut_ptr(), host.len()) };
+        self.copy_segment(way, unsafe { Segment::new(host.as_mut_ptr(), host.len()) });
+    }
+
+    fn copy_segment(&self, way: CopyWay, host: Segment) {
         let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
         // SAFETY: memory that is never freed while the test uses it, and those bytes.
         let copies = unsafe { driver().begin(self.ordinal, &[(way, to, from)]) }.expect("a copy");
         driver().finish(copies).expect("the copy");
+    }
+
+    /// Has the driver copy it to as much pinned memory of the host.
+    ///
+    /// # Panics
+    /// If the driver refuses, or the other memory is not pinned.
+    pub fn copy_to_pinned(&self, host: Self) {
+        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        self.copy_segment(CopyWay::ToHost, host.segment);
+    }
+
+    /// Has the driver fill it from as much pinned memory of the host.
+    ///
+    /// # Panics
+    /// As of [`Self::copy_to_pinned`].
+    pub fn copy_from_pinned(&self, host: Self) {
+        assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
+        self.copy_segment(CopyWay::ToDevice, host.segment);
     }
 
     /// What it holds.

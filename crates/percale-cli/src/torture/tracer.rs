@@ -26,8 +26,11 @@ pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Resu
     // The call that was interrupted is made again only once its own registers are back.
     registers.orig_rax = u64::MAX;
     stopped.set(&registers)?;
-    request(libc::PTRACE_SINGLESTEP, process, std::ptr::null_mut())?;
-    wait(process)?;
+    // A signal that comes first stops it before the call; it is kept from the process, which has no use of the few that there are.
+    while {
+        request(libc::PTRACE_SINGLESTEP, process, std::ptr::null_mut())?;
+        wait(process)? != Stop::Signal(libc::SIGTRAP)
+    } {}
     let answer = registers_of(process)?.rax as i64;
     drop(stopped);
     match answer {
@@ -51,7 +54,9 @@ impl Stopped {
         // Ended by detaching, whatever else fails.
         let mut stopped = Self { thread, registers: no_registers() };
         request(libc::PTRACE_INTERRUPT, thread, std::ptr::null_mut())?;
-        wait(thread)?;
+        while wait(thread)? != Stop::Interrupted {
+            request(libc::PTRACE_CONT, thread, std::ptr::null_mut())?;
+        }
         stopped.registers = registers_of(thread)?;
         Ok(stopped)
     }
@@ -88,12 +93,25 @@ fn request(what: c_uint, thread: pid_t, data: *mut c_void) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Why a thread has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It was to.
+    Interrupted,
+    /// This signal is about to be delivered, or has been made of a single step.
+    Signal(c_int),
+}
+
 /// Waits until the thread has stopped.
-fn wait(thread: pid_t) -> io::Result<()> {
+fn wait(thread: pid_t) -> io::Result<Stop> {
     let mut status: c_int = 0;
     // SAFETY: the status is where the kernel may write it.
     if unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::Error::other("the process has ended")) }
+    match (libc::WIFSTOPPED(status), status >> 16) {
+        (false, _) => Err(io::Error::other("the process has ended")),
+        (true, libc::PTRACE_EVENT_STOP) => Ok(Stop::Interrupted),
+        (true, _) => Ok(Stop::Signal(libc::WSTOPSIG(status))),
+    }
 }

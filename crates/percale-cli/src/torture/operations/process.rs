@@ -77,18 +77,25 @@ impl Fork {
     /// The child writes to the registered pages and ends, or waits.
     fn of(memory: &Memory, writes: bool) -> io::Result<Self> {
         let (range, unit) = (memory.registered, memory.unit);
+        // SAFETY: asks for a number.
+        let parent = unsafe { libc::getpid() };
         // SAFETY: the child makes system calls and writes to memory in which no value lies, and nothing else: it neither
         // allocates nor takes a lock that a thread of its parent may have held.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
+                // One that waits ends with its parent, however that ends.
+                // SAFETY: asks for a signal; touches no memory.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                // SAFETY: asks for a number.
+                let orphaned = unsafe { libc::getppid() } != parent;
                 if writes {
                     for page in (range.start()..range.end()).step_by(unit as usize) {
                         let word = std::ptr::without_provenance_mut::<u64>(page as usize);
                         // SAFETY: the word is of a lot: mapped, writable, and no value lies there.
                         unsafe { word.write_volatile(!0) };
                     }
-                } else {
+                } else if !orphaned {
                     // SAFETY: waits for a signal.
                     unsafe { libc::pause() };
                 }

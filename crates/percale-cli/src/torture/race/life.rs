@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -42,7 +43,8 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
         0 => {
             drop(answer);
             let ended = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-            let worked = ended.map_err(io::Error::from).and_then(|()| work()).map_err(|error| error.to_string());
+            let ended = ended.map_err(io::Error::from).and_then(|()| has_reader(&answering));
+            let worked = ended.and_then(|()| work()).map_err(|error| error.to_string());
             let line = serde_json::to_string(&worked).unwrap_or_default();
             let told = answering.write_all(line.as_bytes());
             // SAFETY: ends the child, and runs nothing of what its parent left behind.
@@ -61,6 +63,13 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
             answer.unwrap_or_else(none).map_err(io::Error::other)
         }
     }
+}
+
+/// Whether somebody holds the other end: a parent that has ended before it was to be told of does not.
+fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
+    let mut asked = [PollFd::new(pipe, PollFlags::empty())];
+    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    if asked[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
 /// The descriptors that are open.
