@@ -2,6 +2,8 @@
 //!
 //! What it is asked to do may end it, or take for ever: both are answers too. Hidden subcommands are the workers' side.
 
+mod stuck;
+
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -40,7 +42,8 @@ impl Worker {
     /// There is none: the worker must not be asked again.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, job: &impl Serialize, patience: Duration) -> Result<T, String> {
         self.tell(job)?;
-        self.hear(patience)?.ok_or_else(|| format!("no answer for {} s", patience.as_secs()))
+        self.hear(patience)?
+            .ok_or_else(|| format!("no answer for {} s; {}", patience.as_secs(), stuck::threads_of(self.process.id())))
     }
 
     /// Gives it a job, whose answer is to be [heard](Self::hear).
