@@ -44,7 +44,7 @@ fn main() {
     let device = driver.describe(0).unwrap_or_else(|error| wrong(&error.to_string()));
     if !json {
         println!("{device}; {rounds} rounds; microseconds, medians (least to 9 in 10)");
-        let columns: String = WAYS.into_iter().chain(["copies"]).map(|way| format!("{way:>27}")).collect();
+        let columns: String = WAYS.into_iter().chain(["copies"]).map(|way| format!("  {way:>30}")).collect();
         println!("{:<4} {:>8}{columns}", "", "bytes");
     }
     measure::<Shm>(rounds, json);
@@ -116,7 +116,7 @@ fn print_row(transport: &str, len: usize, figures: &[[f64; 3]], json: bool) {
         println!("{{\"transport\":\"{transport}\",\"bytes\":{len},{}}}", fields.join(","));
         return;
     }
-    let shown = |[median, least, most]: &[f64; 3]| format!("{:>27}", format!("{median:.1} ({least:.1} to {most:.1})"));
+    let shown = |[median, least, most]: &[f64; 3]| format!("  {:>30}", format!("{median:.1} ({least:.1} to {most:.1})"));
     let row: String = figures.iter().map(shown).collect();
     println!("{transport:<4} {len:>8}{row}");
 }

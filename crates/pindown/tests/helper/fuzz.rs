@@ -3,7 +3,8 @@
 //! The *arena* is the first process of a PID namespace, as nobody. It forks clients that speak the protocol and break one rule each
 //! ([`rules::RULES`]), and kills, stops and continues them at random. The *honest* client, of another user, connects from ever new processes
 //! and keeps one monitor; it counts what it should not see: a refusal, a change that was not told, a page that says nothing may be kept.
-//! Latencies are printed and judged by no test.
+//! Latencies are printed and judged by no test: alone, beside hostile clients of another helper, who take as much of the
+//! processors, and beside hostile clients of its own.
 
 mod rules;
 
@@ -19,7 +20,7 @@ use pindown::monitor::bpf::Monitor;
 
 use crate::client::{reports_a_change, watches_a_file};
 use crate::hostile::fork;
-use crate::support::{NOBODY, Place, Talker, client, command, helper};
+use crate::support::{NOBODY, Place, Talker, client, command, helper as helper_at};
 use rules::{RULES, Random};
 
 /// The user of the honest client.
@@ -175,34 +176,39 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
     1
 }
 
-/// Looks again and again until the test says a line.
+/// Looks again and again, in phases that end when the test says a line.
 fn honest(socket: &Path) {
-    let over = AtomicBool::new(false);
     let monitor = Monitor::from_helper(socket).expect("served before the others come");
     // What it takes while nobody disturbs.
     let alone: Vec<Look> = (0..10).map(|_| look(socket)).collect();
     println!("> ready");
-    let (mut looks, mut kept_wrong) = (Vec::new(), 0_u64);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
-            over.store(true, Ordering::Relaxed);
-        });
-        while !over.load(Ordering::Relaxed) {
-            looks.push(look(socket));
-            kept_wrong += wrong("a change was told to the old monitor", reports_a_change(&monitor), true);
-            kept_wrong += wrong("nothing may be kept with the old monitor", monitor.page().busy(), false);
-            if looks.len().is_multiple_of(8) {
-                kept_wrong += wrong("a file was watched with the old monitor", watches_a_file(&monitor), Ok(true));
+    println!("> alone: {}", latencies(&alone));
+    loop {
+        let over = AtomicBool::new(false);
+        let (mut looks, mut kept_wrong) = (Vec::new(), 0_u64);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+                over.store(true, Ordering::Relaxed);
+            });
+            while !over.load(Ordering::Relaxed) {
+                looks.push(look(socket));
+                kept_wrong += wrong("a change was told to the old monitor", reports_a_change(&monitor), true);
+                kept_wrong += wrong("nothing may be kept with the old monitor", monitor.page().busy(), false);
+                if looks.len().is_multiple_of(8) {
+                    kept_wrong += wrong("a file was watched with the old monitor", watches_a_file(&monitor), Ok(true));
+                }
             }
-        }
-    });
-    let sum = |of: fn(&Look) -> u64| looks.iter().map(of).sum::<u64>();
-    println!("> {} looks, {} refused, {} wrong", looks.len(), sum(|l| l.refused), sum(|l| l.wrong) + kept_wrong);
-    for (when, looks) in [("alone", &alone), ("beside hostile clients", &looks)] {
-        let (connect, watch) = (spread(looks.iter().map(|l| l.connect)), spread(looks.iter().map(|l| l.watch)));
-        println!("> {when}: connecting {connect}; watching {watch}");
+        });
+        let sum = |of: fn(&Look) -> u64| looks.iter().map(of).sum::<u64>();
+        println!("> {} looks, {} refused, {} wrong", looks.len(), sum(|l| l.refused), sum(|l| l.wrong) + kept_wrong);
+        println!("> {}", latencies(&looks));
     }
+}
+
+fn latencies(looks: &[Look]) -> String {
+    let (connect, watch) = (spread(looks.iter().map(|l| l.connect)), spread(looks.iter().map(|l| l.watch)));
+    format!("connecting {connect}; watching {watch}")
 }
 
 fn spread(times: impl Iterator<Item = u64>) -> String {
@@ -218,7 +224,7 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
         return eprintln!("skipped: it takes several users, and so root");
     }
     let place = Place::new();
-    let Some(mut helper) = helper(&place, &["--per-user", "64"]) else { return };
+    let Some(mut helper) = helper_at(&place, &["--per-user", "64"]) else { return };
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let clients = number("PINDOWN_CLIENTS", if long { 10_000 } else { 600 });
@@ -228,14 +234,21 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
     eprintln!("PINDOWN_SEED={seed} PINDOWN_CLIENTS={clients}");
     let mut honest = Talker::start(command(&place, "honest").uid(HONEST).gid(HONEST));
     assert_eq!(honest.line(), "ready");
-    let mut arena = command(&place, "arena");
-    arena.env("PINDOWN_CLIENTS", clients.to_string()).env("PINDOWN_SEED", seed.to_string());
-    let mut arena = Talker::start(in_a_namespace(&mut arena));
-    let fought = arena.line();
-    let effects = honest.ask("enough");
-    eprintln!("{fought}\n{effects}\n{}\n{}", honest.line(), honest.line());
-    assert!(fought.contains(&format!("{clients} clients")), "the arena did not finish: {fought}");
-    assert!(effects.ends_with(" looks, 0 refused, 0 wrong"), "{effects}");
+    eprintln!("{}", honest.line());
+    // What the clients take of the processors and of the kernel, beside what they take of the helper.
+    let elsewhere = Place::new();
+    let other = helper_at(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
+    for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {
+        let mut arena = command(at, "arena");
+        arena.env("PINDOWN_CLIENTS", clients.to_string()).env("PINDOWN_SEED", seed.to_string());
+        let mut arena = Talker::start(in_a_namespace(&mut arena));
+        let fought = arena.line();
+        let effects = honest.ask("enough");
+        eprintln!("beside hostile {what}: {fought}; {effects}; {}", honest.line());
+        assert!(fought.contains(&format!("{clients} clients")), "the arena did not finish: {fought}");
+        assert!(effects.ends_with(" looks, 0 refused, 0 wrong"), "{effects}");
+    }
+    drop(other);
     assert!(helper.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
     // What the hostile user had is given back.
     while client(&place, "plain").line() != "ready" {}

@@ -36,13 +36,14 @@ impl Client {
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| Unavailable::Helper(why.into()))?;
+        // Also for connecting, which waits while as many are waiting already as the helper lets.
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
+        }
         connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(nobody)?;
         let user = wire::peer_user(socket.as_fd()).map_err(Unavailable::Helper)?;
         if user != 0 && user != rustix::process::geteuid().as_raw() {
             return Err(Unavailable::ForeignHelper(user));
-        }
-        for direction in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
         }
         let inode = fstat(&socket).map_err(|why| Unavailable::Helper(why.into()))?.st_ino;
         let client = Self { socket, inode };

@@ -45,6 +45,10 @@ impl Drop for Name {
     }
 }
 
+/// Connections that wait to be accepted; whoever connects then waits too, in turn. A crowd of strangers delays another user by no more than
+/// the answers to so many; the system lets 4,096 wait (net.core.somaxconn).
+const WAITING: i32 = 128;
+
 /// Listens at `path`.
 ///
 /// # Errors
@@ -77,8 +81,7 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    // No more than the system's limit (net.core.somaxconn).
-    listen(&listener, 4096)?;
+    listen(&listener, WAITING)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }
 
