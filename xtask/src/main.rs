@@ -11,6 +11,7 @@ mod failure;
 mod fuzz;
 mod guest;
 mod interop;
+mod layers;
 mod libtest;
 mod machine;
 mod packages;
@@ -45,7 +46,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that must hold: lints, tests, loom models, examples, a run of the command, budgets, documents
+    /// Everything that must hold: lints, layers, tests, loom models, examples, a run of the command, budgets, documents
     Test(test::Arguments),
     /// Which requirements are proved by tests that ran and passed, by area, transport and face
     Coverage(coverage::Arguments),
@@ -55,6 +56,8 @@ enum Chore {
     Fuzz(fuzz::Arguments),
     /// Random operations, closings and cancellations, checked against a model; prints seeds and rates
     Search(search::Arguments),
+    /// The dependencies between modules and between crates, in layers, against the list of those allowed
+    Layers(layers::Arguments),
     /// percale beside Debian's UCX and libfabric, interleaved, on this machine
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
@@ -88,6 +91,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Budget(arguments) => budget::run(&place, arguments),
         Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
         Chore::Search(arguments) => search::run(&place, arguments),
+        Chore::Layers(arguments) => layers::run(&place, arguments),
         Chore::Peers(arguments) => peers::run(&place, arguments),
         Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Pindown(arguments) => pindown::run(&place, arguments),

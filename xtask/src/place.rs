@@ -21,16 +21,31 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
+/// A crate of the workspace.
 #[derive(Deserialize)]
-struct Package {
-    name: String,
-    targets: Vec<Target>,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) dependencies: Vec<Dependency>,
 }
 
+/// A library, program, test, example or benchmark of a package.
 #[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
+    pub(crate) src_path: PathBuf,
+}
+
+/// A dependency as a package declares it.
+#[derive(Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// "dev", "build", or none.
+    pub(crate) kind: Option<String>,
+    /// Where it is, if it is not of a registry.
+    pub(crate) path: Option<PathBuf>,
 }
 
 impl Place {
@@ -47,6 +62,11 @@ impl Place {
     /// Cargo, run in the repository's root.
     pub(crate) fn cargo(&self) -> Program {
         Program::cargo(&self.root)
+    }
+
+    /// The crates of the workspace.
+    pub(crate) fn packages(&self) -> &[Package] {
+        &self.packages
     }
 
     /// The names of a package's targets of one kind: "example", "bench".

@@ -35,6 +35,8 @@ enum Step {
     Packages,
     /// The source is formatted
     Format,
+    /// Modules and crates depend on each other only as xtask/layers.txt allows
+    Layers,
     /// Clippy has nothing to say
     Clippy,
     /// Unit, integration and documentation tests
@@ -68,6 +70,7 @@ impl Step {
         match self {
             Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
+            Self::Layers => steps.run("layers", "dependencies of modules and crates", || crate::layers::check(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
                 suite::tests(place, arguments.filter.as_deref(), arguments.all)

@@ -1,0 +1,104 @@
+//! The picture in docs/ARCHITECTURE.md: the workspace's crates, and the top-level modules of crate percale in layers.
+
+use super::graph::Graph;
+use super::workspace::Found;
+use crate::failure::{Failure, Outcome};
+use std::fmt::Write;
+
+/// The document with the picture.
+pub(crate) const DOCUMENT: &str = "docs/ARCHITECTURE.md";
+
+const BEGIN: &str = "<!-- layers: written by cargo xtask layers --write -->\n";
+const END: &str = "<!-- end of layers -->";
+
+/// The crate whose modules are shown.
+const SHOWN: &str = "percale";
+
+/// The document with the picture of the sources between its markers.
+///
+/// # Errors
+/// If the document has no markers.
+pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
+    let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = parts.ok_or_else(|| {
+        Failure::new(format!(
+            "{DOCUMENT} has no place for the picture; add the lines `{}` and `{END}`",
+            BEGIN.trim_end()
+        ))
+    })?;
+    Ok(format!("{before}{BEGIN}{}{END}{after}", picture(found)))
+}
+
+/// Returns the problem if the picture in the document is not that of the sources.
+pub(crate) fn problem(document: &str, found: &Found) -> Outcome<Option<String>> {
+    if inserted(document, found)? == document {
+        return Ok(None);
+    }
+    let line = document.lines().position(|line| line == BEGIN.trim_end()).map_or(1, |at| at + 1);
+    Ok(Some(format!(
+        "{DOCUMENT}:{line}: the picture is not that of the sources: run `cargo xtask layers --write` and review the \
+         difference"
+    )))
+}
+
+fn picture(found: &Found) -> String {
+    let mut text = crates(found);
+    if let Some(graph) = found.graphs.iter().find(|graph| graph.name == SHOWN) {
+        text += &modules(graph);
+    }
+    text
+}
+
+fn crates(found: &Found) -> String {
+    let mut text = "\n```mermaid\nflowchart TD\n".to_owned();
+    // A package's programs have names of their own: `pindown/pindown-helper`.
+    for graph in found.graphs.iter().filter(|graph| !graph.name.contains('/')) {
+        writeln!(text, "  {}[{}]", id(&graph.name), graph.name).ok();
+    }
+    for dependency in &found.dependencies {
+        let line = if dependency.is_dev { "-->|tests|" } else { "-->" };
+        writeln!(text, "  {} {line} {}", id(&dependency.from), id(&dependency.to)).ok();
+    }
+    text + "```\n"
+}
+
+fn modules(graph: &Graph) -> String {
+    let top = graph.top();
+    let mut text = "\n```mermaid\nflowchart TD\n".to_owned();
+    for (number, layer) in top.layers.iter().enumerate().rev() {
+        writeln!(text, "  subgraph layer_{number}[layer {number}]").ok();
+        for member in layer.iter().flatten() {
+            let name = &top.members[*member];
+            writeln!(text, "    {}[{name}]", id(name)).ok();
+        }
+        text += "  end\n";
+    }
+    for ends in top.arrows.keys() {
+        let (from, to) = (id(&top.members[ends.0]), id(&top.members[ends.1]));
+        let line = if top.cycle_of(*ends).is_some() { "-.->" } else { "-->" };
+        writeln!(text, "  {from} {line} {to}").ok();
+    }
+    text + "```\n\n"
+}
+
+/// A name that Mermaid takes for a node: its own words, like `end`, are none.
+fn id(name: &str) -> String {
+    format!("{}_", name.replace('-', "_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BEGIN, END, inserted, problem};
+    use crate::layers::workspace::Found;
+
+    #[test]
+    fn text_between_the_markers_is_replaced() {
+        let found = Found { graphs: Vec::new(), dependencies: Vec::new() };
+        let document = format!("before\n{BEGIN}old\n{END}\nafter\n");
+        assert!(problem(&document, &found).unwrap().unwrap().starts_with("docs/ARCHITECTURE.md:2: "));
+        let written = inserted(&document, &found).unwrap();
+        assert!(written.starts_with("before\n") && written.ends_with("\nafter\n") && !written.contains("old"));
+        assert_eq!(problem(&written, &found).unwrap(), None);
+        assert!(inserted("no markers", &found).is_err());
+    }
+}
