@@ -31,13 +31,17 @@ pub(super) const ALL: &[Operation] = &[
 /// ioctls of <linux/userfaultfd.h>.
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const UFFDIO_ZEROPAGE: libc::c_ulong = 0xc020_aa04;
 const UFFDIO_MOVE: libc::c_ulong = 0xc028_aa05;
 const UFFD_API: u64 = 0xaa;
 const REGISTER_MODE_MISSING: u64 = 1;
 
 /// Brings in the pages that are missing in a range, until it is dropped.
-struct Handler(OwnedFd);
+struct Handler {
+    descriptor: OwnedFd,
+    range: Range,
+}
 
 impl Handler {
     fn of(range: Range) -> io::Result<Self> {
@@ -47,7 +51,8 @@ impl Handler {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: it is new, and nobody else's.
-        let handler = Self(unsafe { OwnedFd::from_raw_fd(number as i32) });
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
+        let handler = Self { descriptor, range };
         handler.ask(UFFDIO_API, &mut [UFFD_API, 0, 0])?;
         handler.ask(UFFDIO_REGISTER, &mut [range.start(), range.len(), REGISTER_MODE_MISSING, 0])?;
         Ok(handler)
@@ -65,7 +70,46 @@ impl Handler {
     /// An ioctl with an argument of so many words.
     fn ask<const WORDS: usize>(&self, which: libc::c_ulong, argument: &mut [u64; WORDS]) -> io::Result<()> {
         // SAFETY: the argument is as long as the ioctl's number says, or longer; the addresses in it are of lots, in which no value lies.
-        let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), which, argument.as_mut_ptr()) };
+        let answer = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), which, argument.as_mut_ptr()) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        // That it is closed does not suffice: a fork has a copy of the descriptor, and nobody brings in pages any more. It fails where the range
+        // was not registered.
+        self.ask(UFFDIO_UNREGISTER, &mut [self.range.start(), self.range.len()]).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limits::kernel::Foreign;
+    use crate::torture::kinds::Kind;
+    use crate::torture::operations::Fork;
+
+    #[test]
+    fn pages_come_in_once_nobody_handles_them_though_a_fork_has_a_copy_of_the_descriptor() {
+        let memory = (Kind::named("private anonymous").unwrap().make)().unwrap();
+        let handler = match Handler::of(memory.registered) {
+            Ok(handler) => handler,
+            Err(why) => return println!("skipped: userfaultfd: {why}"),
+        };
+        let child = Fork::that_waits(&memory).unwrap();
+        drop(handler);
+        memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
+        let (read, heard) = channel();
+        let (process, address) = (rustix::process::getpid().as_raw_pid(), memory.registered.start());
+        // It may wait until the fork has ended.
+        let reader = std::thread::spawn(move || read.send(Foreign { process, address }.read(0, &mut [0; 8]).is_ok()));
+        let heard = heard.recv_timeout(Duration::from_secs(20));
+        drop(child);
+        reader.join().unwrap().ok();
+        assert_eq!(heard, Ok(true), "the page did not come in");
     }
 }

@@ -28,7 +28,7 @@ pub(super) const ALL: &[Operation] = &[
     }),
     any("fork, parent writes", Way::Once, |memory, _| {
         // The child lives until the parent has written, which it does to look at the memory.
-        let child = Fork::of(memory, false)?;
+        let child = Fork::that_waits(memory)?;
         memory.children.push(child);
         Ok(())
     }),
@@ -104,6 +104,11 @@ impl Fork {
             }
             child => Ok(Self(child)),
         }
+    }
+
+    /// The child waits until it is ended.
+    pub(super) fn that_waits(memory: &Memory) -> io::Result<Self> {
+        Self::of(memory, false)
     }
 
     fn wait(self) -> io::Result<()> {
