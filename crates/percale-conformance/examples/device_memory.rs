@@ -116,7 +116,8 @@ fn print_row(transport: &str, len: usize, figures: &[[f64; 3]], json: bool) {
         println!("{{\"transport\":\"{transport}\",\"bytes\":{len},{}}}", fields.join(","));
         return;
     }
-    let shown = |[median, least, most]: &[f64; 3]| format!("  {:>30}", format!("{median:.1} ({least:.1} to {most:.1})"));
+    let shown =
+        |[median, least, most]: &[f64; 3]| format!("  {:>30}", format!("{median:.1} ({least:.1} to {most:.1})"));
     let row: String = figures.iter().map(shown).collect();
     println!("{transport:<4} {len:>8}{row}");
 }
