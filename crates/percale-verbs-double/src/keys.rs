@@ -39,7 +39,7 @@ pub(crate) struct Bound {
     pub(crate) pair: u32,
 }
 
-/// See the module.
+/// The keys of regions and windows.
 #[derive(Default)]
 pub(crate) struct Keys {
     named: HashMap<u32, Named>,

@@ -73,7 +73,7 @@ pub(crate) enum Disobeyed {
     Nothing,
 }
 
-/// See the module.
+/// The state of the devices of this process.
 #[derive(Default)]
 pub(crate) struct Machine {
     pub(crate) devices: Vec<Device>,

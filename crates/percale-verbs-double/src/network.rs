@@ -39,7 +39,7 @@ struct Line {
     read: Vec<u8>,
 }
 
-/// See the module.
+/// The queue pairs of other processes and the connections to them.
 pub(crate) struct Network {
     process: u32,
     pub(crate) wake: c_int,

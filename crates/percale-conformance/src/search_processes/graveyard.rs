@@ -28,7 +28,7 @@ struct Grave {
     since: Instant,
 }
 
-/// See the module.
+/// Memory that was given back and must not change any more.
 #[derive(Debug, Default)]
 pub(super) struct Graveyard {
     graves: VecDeque<Grave>,

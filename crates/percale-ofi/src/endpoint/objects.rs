@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::fid_t;
 
-/// See the module.
+/// The client's objects for one endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Objects(Mutex<State>);
 

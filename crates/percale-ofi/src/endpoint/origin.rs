@@ -8,7 +8,7 @@ use crate::passive::Passive;
 use crate::requests::{self, Handle};
 use crate::{address, authorization, log};
 
-/// See the module.
+/// The addresses, key and handle of the `fi_info` that an endpoint was opened with.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
     /// Its own address, if that is fixed.

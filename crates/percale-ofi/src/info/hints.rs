@@ -23,7 +23,7 @@ pub(super) enum Given {
     Unusable,
 }
 
-/// See the module. Pointers inside the attributes are not followed any more; what they lead to is in the fields.
+/// The hints of fi_getinfo(3), read from C. Pointers inside the attributes are not followed any more; what they lead to is in the fields.
 #[derive(Debug)]
 pub(super) struct Hints {
     /// The API that the application asks for.

@@ -10,7 +10,7 @@ use super::source::{Member, Source};
 use super::wait::{Follower, Progress, Wait};
 use crate::memory::forked::ProcessMutex;
 
-/// See the module.
+/// The members of a poll set or wait set, and the place to wait for all of them.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) wait: Wait,

@@ -29,7 +29,7 @@ struct Step {
     copies: Copies,
 }
 
-/// See the module.
+/// Pinned memory that a device is copying to, step by step.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     driver: &'static dyn Driver,

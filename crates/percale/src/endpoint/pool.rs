@@ -42,7 +42,7 @@ use crate::table::{Id, Table};
 use crate::transport::Connection;
 use crate::transport::shm::Bell;
 
-/// See the module.
+/// The receives of a shared receive context, and the unexpected messages announced by its endpoints.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: ProcessMutex<State>,

@@ -12,7 +12,7 @@ use super::rundown::Inside;
 use super::volatile::Segments;
 use crate::device::Arriving;
 
-/// See the module.
+/// Memory lent to one transfer, entered for each copy.
 #[derive(Clone)]
 pub struct Lease {
     segments: Segments,

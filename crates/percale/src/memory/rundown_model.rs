@@ -63,7 +63,7 @@ impl<const LINES: usize> Target<LINES> {
     }
 }
 
-/// See the module.
+/// membarrier(2) for loom: makes a thread fence wherever it is.
 struct Interrupt {
     asked: AtomicU32,
     done: AtomicU32,

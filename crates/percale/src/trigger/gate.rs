@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
-/// See the module. All accesses are sequentially consistent: who counts and who puts work in line cannot miss each other.
+/// The two values of a counter and the lowest threshold that work waits for. All accesses are sequentially consistent: who counts and who puts work in line cannot miss each other.
 #[derive(Debug)]
 pub(crate) struct Gate {
     value: AtomicU64,

@@ -76,7 +76,7 @@ impl Line {
     }
 }
 
-/// See the module.
+/// A radix heap of items ordered by threshold.
 #[derive(Debug)]
 pub(crate) struct Heap {
     /// All in the front, in the run and in the buckets lie above it, or at it.

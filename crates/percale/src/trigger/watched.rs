@@ -13,7 +13,7 @@ use super::variable::Variable;
 /// So long after something was posted, or began, nobody sleeps.
 const EAGER: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// The operations of an endpoint that wait for their variables, in the order in which they were posted.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     line: VecDeque<(Variable, Box<Transfer>)>,

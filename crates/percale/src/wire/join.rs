@@ -12,7 +12,7 @@ const REST: u64 = (1 << KIND) - 1;
 /// A number of a failed attempt has so many bits; above it is the error's.
 const NUMBER: u32 = 45;
 
-/// See the module.
+/// A control message that members of a group exchange when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// To the member above: the sender, and all below it, have joined. It is the sender's attempt of this number.

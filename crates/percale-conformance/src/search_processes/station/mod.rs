@@ -67,7 +67,7 @@ struct Call {
     cancelled: bool,
 }
 
-/// See the module.
+/// An endpoint of a worker, with the operations posted on it.
 #[derive(Debug)]
 pub(super) struct Station<A: Ownership + 'static> {
     /// Leaked, so that futures need no lifetime; [`close`](Self::close) takes it back after they are gone.

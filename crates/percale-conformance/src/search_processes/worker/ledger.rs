@@ -139,7 +139,7 @@ impl Book {
     }
 }
 
-/// See the module.
+/// The operations, peers, freed memory and findings of a worker.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) plan: Plan,

@@ -32,7 +32,7 @@ impl Wake for Flag {
     }
 }
 
-/// See the module.
+/// A safe operation, polled as a task.
 pub(crate) struct Task {
     future: Pin<Box<dyn Future<Output = End>>>,
     flag: Arc<Flag>,

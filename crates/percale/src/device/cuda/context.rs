@@ -27,7 +27,7 @@ struct Lanes {
     free: Vec<usize>,
 }
 
-/// See the module.
+/// The primary context of a device and its lanes.
 #[derive(Debug)]
 pub(super) struct Context {
     context: Opaque,

@@ -73,7 +73,7 @@ macro_rules! functions {
         always { $($name:ident = $symbol:literal ($($type:ty),*);)* }
         perhaps { $($other:ident = $other_symbol:literal ($($other_type:ty),*);)* }
     ) => {
-        /// See the module.
+        /// The functions of the CUDA driver API that percale calls.
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($type),*) -> Code,)*
             $(pub(super) $other: Option<unsafe extern "C" fn($($other_type),*) -> Code>,)*

@@ -7,7 +7,7 @@ use crate::memory::window::Cell;
 /// As many as are kept, one for each of these indices.
 const PLACES: usize = 64;
 
-/// See the module. It is a help and no more: what is not here is in the domain's table, and what is here may be deallocated.
+/// The windows that were bound through an endpoint lately. It is a help and no more: what is not here is in the domain's table, and what is here may be deallocated.
 #[derive(Debug, Default)]
 pub(crate) struct BoundWindows(Option<Box<[Option<Arc<Cell>>; PLACES]>>);
 

@@ -42,7 +42,7 @@ use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer, Watched};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// See the module.
+/// The state of the protocol: all of an endpoint except its links.
 #[derive(Debug)]
 pub(crate) struct Core {
     /// Peers, by connection number.

@@ -20,7 +20,7 @@ pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that 
 /// Control frames of one peer that wait for the engine: no percale sends as many.
 const HEARD_LIMIT: u32 = 4;
 
-/// See the module.
+/// The peers whose messages an endpoint accepts.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: bool,

@@ -20,7 +20,7 @@ use crate::wire::control::{Control, Rejection};
 /// Connections to a listener whose requests do not wait for an answer.
 const IDLE: usize = 2048;
 
-/// See the module.
+/// The state of a listener: the connection requests that have no answer yet.
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// How many requests may wait for an answer.

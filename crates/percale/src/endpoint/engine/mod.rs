@@ -98,7 +98,7 @@ use crate::transport::{Broken, Connection, Link, Refused};
 pub(crate) use self::connect::{Bedside, Connector, Start};
 pub(crate) use self::doorbell::Doorbell;
 
-/// See the module.
+/// The engine of one endpoint: its links and the protocol above them.
 #[derive(Debug)]
 pub struct Engine {
     /// The protocol's state.

@@ -37,7 +37,7 @@ struct Mark {
     hot: bool,
 }
 
-/// See the module.
+/// Decides which links are polled, and when.
 #[derive(Debug)]
 pub(crate) struct Poller {
     /// Wakes whoever sleeps.

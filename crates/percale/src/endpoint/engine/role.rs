@@ -11,7 +11,7 @@ use crate::transport::Connection;
 /// The slot of the endpoint itself.
 const OWN: Connection = 0;
 
-/// See the module.
+/// The role of an endpoint that does not accept messages of every peer.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// Requests for connections.

@@ -24,7 +24,7 @@ use crate::fabric::TransportKind;
 use crate::transport::Connection;
 use crate::wire::control::{Control, DATA_LIMIT};
 
-/// See the module.
+/// The state of an endpoint that has one connection (FI_EP_MSG).
 #[derive(Debug)]
 pub(crate) struct Single {
     stage: Stage,

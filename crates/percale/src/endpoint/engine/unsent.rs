@@ -20,7 +20,7 @@ struct Kept {
     entry: Entry,
 }
 
-/// See the module.
+/// Sends whose last bytes have not left yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     /// Of all peers.

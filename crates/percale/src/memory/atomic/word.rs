@@ -8,7 +8,7 @@ use super::{AtomicOp, Kind, Misaligned, Operation};
 use crate::memory::region::Access;
 use crate::memory::volatile::Segment;
 
-/// See the module.
+/// An aligned word of 64 bits for the commonest atomic operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     operand: u64,

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::completion::counter::Counter;
 
-/// See the module. Counters are added and never taken away. The first is found without a lock: mostly there is no other.
+/// The counters bound to a region. Counters are added and never taken away. The first is found without a lock: mostly there is no other.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCounters {
     first: OnceLock<Arc<Counter>>,

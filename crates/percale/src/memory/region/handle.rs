@@ -17,7 +17,7 @@ use crate::completion::counter::Counter;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
-/// See the module.
+/// A region's place in the key table, and whether it is enabled.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) registered: Arc<Registered>,

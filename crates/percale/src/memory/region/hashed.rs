@@ -23,7 +23,7 @@ const SMALL: usize = if cfg!(loom) { 0 } else { 1 << 13 };
 /// Tables for 2^25 keys.
 const LEVELS: usize = 20;
 
-/// See the module.
+/// The lines of regions, by the hash of their keys.
 #[derive(Debug)]
 pub(super) struct Hashed {
     /// Each twice as long as the one before.

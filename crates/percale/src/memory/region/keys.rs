@@ -32,7 +32,7 @@ use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 /// Random keys to choose from: at most one time in 2^this none of them is found at a glance.
 const DRAWN: usize = 6;
 
-/// See the module.
+/// The key table of a domain: its regions and windows.
 #[derive(Debug)]
 pub(crate) struct Keys {
     table: Mutex<Table>,

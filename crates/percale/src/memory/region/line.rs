@@ -33,7 +33,7 @@ const fn bits(rights: Access) -> u32 {
     ((all >> 12) & 3) as u32 | ((all >> 60) & 4) as u32 | ((all >> 58) & 8) as u32
 }
 
-/// See the module.
+/// What a key stands for, in one cache line that is read without a lock.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
 pub(super) struct Line {

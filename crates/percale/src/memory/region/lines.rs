@@ -36,7 +36,7 @@ struct WindowRow {
     cell: Slot<Cell>,
 }
 
-/// See the module.
+/// The lines of a domain's keys, found without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     origin: Origin,

@@ -11,7 +11,7 @@ use super::revocation::Revocation;
 use super::windows::Hold;
 use crate::memory::buffer::Buffer;
 
-/// See the module.
+/// Memory of regions and windows that were dropped while peers still accessed them.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     all: Mutex<Vec<One>>,

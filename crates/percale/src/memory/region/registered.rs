@@ -108,7 +108,7 @@ impl Grants {
     }
 }
 
-/// See the module. Immutable but for its grants.
+/// A region as its domain has it. Immutable but for its grants.
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,

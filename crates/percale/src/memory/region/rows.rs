@@ -7,7 +7,7 @@ const FIRST: u32 = if cfg!(loom) { 1 } else { 8 };
 /// Pages for 2^24 rows and more.
 const PAGES: usize = 18;
 
-/// See the module.
+/// A table whose rows are allocated when they are needed and never move.
 #[derive(Debug)]
 pub(super) struct Rows<R>([OnceLock<Box<[R]>>; PAGES]);
 

@@ -14,7 +14,7 @@ const CLOSED: u32 = 1 << 31;
 /// Set while [`Windows::without`] runs.
 const KEPT_OUT: u32 = 1 << 30;
 
-/// See the module.
+/// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     /// Windows may be bound (AMB-48).

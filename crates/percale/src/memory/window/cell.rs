@@ -127,7 +127,7 @@ impl State {
     }
 }
 
-/// See the module.
+/// The state of a window, behind its lock.
 #[derive(Debug)]
 pub(crate) struct Cell {
     index: u32,

@@ -76,7 +76,7 @@ struct Slot {
     key: u32,
 }
 
-/// See the module.
+/// The windows of a domain, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     origin: Origin,

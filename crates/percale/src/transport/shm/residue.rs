@@ -25,7 +25,7 @@ pub(crate) enum Release {
     Forked,
 }
 
-/// See the module.
+/// The operations of an ended link whose memory the peer may still be copying to.
 #[derive(Debug)]
 pub(crate) struct Residue {
     pub(super) pair: Arc<Pair>,

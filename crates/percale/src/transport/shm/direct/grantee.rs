@@ -50,7 +50,7 @@ impl KeyPage {
     }
 }
 
-/// See the module. It outlives its link, for as long as regions that were granted to the peer are not closed.
+/// The target's record of one peer: its key page and the grants in it. It outlives its link, for as long as regions that were granted to the peer are not closed.
 #[derive(Debug)]
 pub(super) struct ShmGrantee {
     pair: Arc<Pair>,

@@ -69,7 +69,7 @@ struct Slot {
     grant: Option<Grant>,
 }
 
-/// See the module.
+/// The initiator's table of a target's keys and their grants.
 #[derive(Debug)]
 pub(super) struct Grants {
     /// The grant that was looked up last. Never a forgotten one.

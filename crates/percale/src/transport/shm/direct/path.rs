@@ -76,7 +76,7 @@ impl Grant {
     }
 }
 
-/// See the module.
+/// Direct access to a peer's memory over shared memory.
 #[derive(Debug)]
 pub(super) struct DirectPath {
     announcer: Announcer,

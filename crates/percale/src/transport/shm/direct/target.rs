@@ -22,7 +22,7 @@ use crate::wire::head::{Flags, Head, Kind};
 /// Where memory is to be found: how, offset or address, arena.
 type Place = (Status, u64, u32);
 
-/// See the module.
+/// The target's side of direct access: answers requests for grants.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     /// Questions that were not answered yet: number and key.

@@ -20,7 +20,7 @@ use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 
-/// See the module.
+/// The target's record of one peer: its end of the queue pair and the grants.
 #[derive(Debug)]
 pub(super) struct VerbsGrantee {
     domain: Arc<ProtectionDomain>,

@@ -20,7 +20,7 @@ enum Known {
     Executed(u32),
 }
 
-/// See the module.
+/// The initiator's table of a target's regions, by key.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     known: HashMap<u64, Known>,

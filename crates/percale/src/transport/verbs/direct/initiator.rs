@@ -51,7 +51,7 @@ struct Undone {
     lost: bool,
 }
 
-/// See the module.
+/// The initiator's side of a link: its queue pair and the accesses on it.
 #[derive(Debug)]
 pub(super) struct Initiator {
     state: State,

@@ -50,7 +50,7 @@ pub(super) struct Wanted<'a> {
     pub(super) token: u32,
 }
 
-/// See the module.
+/// The initiator's queue pair and the requests posted to it.
 #[derive(Debug)]
 pub(super) struct Lane {
     pair: QueuePair,

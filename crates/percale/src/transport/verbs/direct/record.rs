@@ -72,7 +72,7 @@ pub(super) enum Under {
     Shared(u32),
 }
 
-/// See the module.
+/// The grants of one peer, by number.
 #[derive(Debug)]
 pub(super) struct Record {
     /// The end of the peer's queue pair, while the link stands.

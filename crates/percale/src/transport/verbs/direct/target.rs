@@ -13,7 +13,7 @@ use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Located, LocatedBytes};
 
-/// See the module.
+/// The target's side of a link: its end of the peer's queue pair for accesses.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     grantee: Option<Arc<VerbsGrantee>>,

@@ -101,7 +101,7 @@ impl Request {
     }
 }
 
-/// See the module.
+/// The device's windows of one peer.
 #[derive(Debug)]
 pub(super) struct Windows {
     pub(super) using: Using,
