@@ -1,5 +1,5 @@
 //! Writes from ordinary memory through io_uring's fixed buffers: registered for each write, and found in the registration
-//! cache; and by pwrite(2) for comparison. Nobody copies what goes to /dev/null, so that shows what registering costs.
+//! cache; and by pwrite(2) for comparison. Writes to /dev/null copy nothing, so the times show the cost of registration.
 //!
 //! `cargo run --release -p percale --example fixed_buffers`
 

@@ -1,10 +1,10 @@
-//! Leases: a server of storage lends each request a slice of its memory for 5 milliseconds, and nobody has to be trusted to give it
-//! back.
+//! Leases: a storage server lends each request a slice of its memory for 5 milliseconds, and does not have to trust the client to return
+//! it.
 //!
-//! For each request the server binds a window of type 2 to a slice, for the peer that asked, and sends its name, fenced. The client
-//! writes, and gives the lease back with a message that invalidates it; or it does not, and after 5 milliseconds the server
-//! invalidates it. A slice is lent again only when its invalidation has completed: then nobody is at it, and whoever comes
-//! later is refused. Over every transport that is here.
+//! For each request the server binds a window of type 2 to a slice, for the peer that requested it, and sends its name, fenced. The client
+//! writes, and returns the lease with a message that invalidates it; or it does not, and after 5 milliseconds the server
+//! invalidates it. A slice is lent again only when its invalidation has completed: then no peer is accessing it, and later
+//! accesses are rejected. Runs over every transport that is available.
 //!
 //! `cargo run --example leases`
 
@@ -22,12 +22,12 @@ use percale::{
 const SLICE: u64 = 4096;
 const SLICES: usize = 4;
 const LEASE: Duration = Duration::from_millis(5);
-/// Requests of the client; every third lease it keeps too long.
+/// The number of requests of the client. It keeps every third lease too long.
 const REQUESTS: u64 = 60;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A slice that is lent, until then.
+/// A slice that is lent, and the end of the lease.
 struct Lent {
     slice: usize,
     name: RemoteMemory,
@@ -46,7 +46,7 @@ struct Server<'s> {
 }
 
 impl Server<'_> {
-    /// Answers requests, and takes back what is due, until told that it is over.
+    /// Answers requests, and revokes expired leases, until `over` is set.
     fn serve(&mut self, over: &AtomicBool) -> Outcome<()> {
         let endpoint = self.endpoint;
         let mut request = endpoint.recv(vec![0; 8]).start()?;
@@ -55,7 +55,7 @@ impl Server<'_> {
             if request.is_ready() {
                 let got = request.wait()?;
                 match got.invalidated {
-                    // The message gave a lease back: its key is dead already.
+                    // The message returned a lease: its key is dead already.
                     Some(key) => self.reclaim(key),
                     None => waiting += 1,
                 }
@@ -68,8 +68,8 @@ impl Server<'_> {
                         self.reclaim(key);
                         self.expired += 1;
                     }
-                    // A peer is in the middle of a write and does not move: the slice is not lent before it has moved. Or its message
-                    // that gives the lease back came first; then that tells us.
+                    // Busy: the peer is in the middle of a write and makes no progress; the slice is not lent again until the write is over.
+                    // KeyRejected: the peer's message that returns the lease was first, and this loop receives it.
                     Err(error) if error.errno() == ErrorCode::Busy.errno() => {}
                     Err(error) if error.errno() == ErrorCode::KeyRejected.errno() => {
                         self.lent[at].until = Instant::now() + LEASE;
@@ -106,7 +106,7 @@ impl Server<'_> {
     }
 }
 
-/// Asks, writes, and gives back or keeps too long. How many late writes were refused.
+/// Requests leases, writes, and returns the leases or keeps them too long. Returns how many late writes were rejected.
 fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
     let mut refused = 0;
     for number in 0..REQUESTS {
@@ -121,7 +121,7 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
             Err(error) => return Err(error.into()),
         }
         if number % 3 == 0 {
-            // Late: until this returns an error, the lease is ours. After it, nothing of ours is written.
+            // Too long: the lease is valid until a write returns an error. After that, no write of this client has an effect.
             while endpoint.write(server, bytes.clone(), name).wait().is_ok() {}
             let late = endpoint.write(server, bytes, name).wait().expect_err("the lease is over");
             assert_eq!(late.errno(), ErrorCode::KeyRejected.errno());
@@ -152,7 +152,7 @@ fn main() -> Outcome<()> {
         };
         let ((domain, clients, endpoint), (_, servers, client)) = (open()?, open()?);
         let peer = servers.insert(endpoint.address())?;
-        // By the region's own key nobody may do anything.
+        // The region's own key gives no rights.
         let region = domain.register(domain.allocate(SLICES * SLICE as usize)?, Access::empty())?;
         let windows = (0..SLICES).map(|_| domain.window(WindowType::TwoB)).collect::<Result<Vec<_>, _>>()?;
         let over = AtomicBool::new(false);
@@ -171,7 +171,7 @@ fn main() -> Outcome<()> {
             let requests = scope.spawn(move || {
                 let result = request(&client, peer);
                 over.store(true, Ordering::Release);
-                result // When the client is closed, what it still had to say has been said.
+                result // Closing the client sends the messages that it still has.
             });
             server.serve(over)?;
             requests.join().map_err(|_| "the client panicked")?

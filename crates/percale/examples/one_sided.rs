@@ -1,5 +1,5 @@
 //! One endpoint registers memory and does nothing more; another reads it, writes it and counts in it, over every transport that
-//! is here. Then the owner takes its memory back: whoever comes later is refused.
+//! is available. Then the owner closes the region: later accesses are rejected.
 //!
 //! `cargo run --example one_sided`
 
@@ -11,7 +11,7 @@ use percale::{Access, Endpoint, ErrorCode, Info, PeerAddress, RemoteMemory, Tran
 
 const LEN: usize = 1 << 20;
 
-/// What the initiator does; `word` is eight bytes of the region.
+/// The initiator's operations. `word` is eight bytes of the region.
 fn initiate(
     endpoint: &Endpoint,
     owner: PeerAddress,
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let peer = vector.insert(owner.address())?;
 
         let region = domain.register(domain.allocate(LEN)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-        let name = region.remote().to_bytes(); // Usually sent in a message to those who may use it.
+        let name = region.remote().to_bytes(); // Usually sent in a message to the peers that may use it.
         let all = RemoteMemory::from_bytes(&name)?;
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let result = initiate(&initiator, peer, all).map_err(|error| error.to_string());
             let mut word = [0; 8];
             region.read(0, &mut word);
-            let memory = region.close().map_err(|error| error.to_string())?; // Nobody reaches it any more.
+            let memory = region.close().map_err(|error| error.to_string())?; // No peer can access it any more.
             let late = initiator.read(peer, all.slice(0..8), vec![0; 8]).wait().expect_err("the region is closed");
             over.store(true, Ordering::Relaxed);
             result?;

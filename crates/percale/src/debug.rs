@@ -1,8 +1,8 @@
-//! `Debug` of public types: a line, and no secret.
+//! `Debug` of public types: one line, and no secret.
 //!
-//! A derived `Debug` of a handle prints all that hangs on it: tables of regions with their keys, the authorization key, thousands of lines. Public
-//! types that hold more than a few plain values therefore write theirs by this macro: a name, and values that are chosen.
-//! `tests/debug.rs` looks at each public type.
+//! A derived `Debug` of a handle prints everything that it refers to: tables of regions with their keys, the authorization key, thousands of
+//! lines. Public types that hold more than a few plain values therefore implement `Debug` by this macro: a name, and selected values.
+//! `tests/debug.rs` checks each public type.
 
 /// Implements `Debug` of a public type: its name, then the named values.
 macro_rules! short_debug {

@@ -1,8 +1,8 @@
-//! Calls of the application's code that the library puts off until it holds no lock and no borrow.
+//! Calls of the application's code that the library defers until it holds no lock and no borrow.
 //!
-//! Wakers are the application's: a waker may call the library, drop what it owns, or panic, and so may its destructor. So the code
-//! that finds, under a lock, that a task is to be woken makes a note of that here, and the caller runs the notes after unlocking. A
-//! panic ends at the call that it came from: the other notes are run, and the caller goes on.
+//! Wakers are the application's code: a waker may call the library, drop what it owns, or panic, and so may its destructor. So the code
+//! that finds, under a lock, that a task is to be woken records that here, and the caller runs the records after unlocking. A
+//! panic is caught at the call that it came from: the other records are run, and the caller continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -18,26 +18,26 @@ pub(crate) struct Errands {
 enum Errand {
     Wake(Waker),
     Discard(Waker),
-    /// Log events were noted: the caller emits them with the errands.
+    /// Log events were recorded: the caller emits them with the errands.
     Log,
-    /// The processor is offered to other threads.
+    /// Yield the processor to other threads.
     Offer,
 }
 
 impl Errands {
-    /// A task is to be woken.
+    /// Records that a task is to be woken.
     #[inline]
     pub(crate) fn wake(&mut self, waker: Option<Waker>) {
         self.list.extend(waker.map(Errand::Wake));
     }
 
-    /// A waker is no longer needed.
+    /// Records a waker that is no longer needed, to be dropped.
     #[inline]
     pub(crate) fn discard(&mut self, waker: Option<Waker>) {
         self.list.extend(waker.map(Errand::Discard));
     }
 
-    /// Log events were noted (`crate::later`).
+    /// Records that log events are to be emitted (`crate::later`).
     #[cold]
     pub(crate) fn log(&mut self) {
         if self.list.is_empty() {
@@ -45,13 +45,13 @@ impl Errands {
         }
     }
 
-    /// The processor is to be offered to other threads (`endpoint::spin`).
+    /// Records that the processor is to be yielded to other threads (`endpoint::spin`).
     #[cold]
     pub(crate) fn offer(&mut self) {
         self.list.push(Errand::Offer);
     }
 
-    /// These, too.
+    /// Adds all records of another list.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.list.append(&mut other.list);
     }
@@ -62,7 +62,7 @@ impl Errands {
         self.list.is_empty()
     }
 
-    /// Does everything. Called without any lock, and without the borrow of an engine.
+    /// Runs all records. Called without any lock, and without the borrow of an engine.
     pub(crate) fn run(self) {
         for errand in self.list {
             match errand {
@@ -75,17 +75,17 @@ impl Errands {
     }
 }
 
-/// Wakes a task. A panic of its waker goes no further.
+/// Wakes a task. Catches a panic of its waker.
 pub(crate) fn wake(waker: Waker) {
     contained("a waker panicked", || waker.wake());
 }
 
-/// Drops what is the application's. A panic of its destructor goes no further.
+/// Drops an object of the application. Catches a panic of its destructor.
 pub(crate) fn discard<T>(value: T) {
     contained("a destructor panicked", || drop(value));
 }
 
-/// Runs code of the application's, and returns what it returns. A panic is logged and goes no further.
+/// Runs code of the application, and returns its result. A panic is caught and logged.
 pub(crate) fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
     let payload = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => return Some(result),

@@ -1,4 +1,4 @@
-//! Each error that programs meet has a code of libfabric's, and the same one on whatever way it comes.
+//! Each error that programs can get has a libfabric code, and the same code however the error is reported.
 
 use std::io;
 

@@ -1,12 +1,12 @@
 //! Log events of code that runs under a lock, or in a thread that others wait for, emitted where there is neither.
 //!
 //! A subscriber of `tracing` is the application's code: it may call the library, and it may panic. Code that may run while an engine is borrowed
-//! or locked, or a table is half changed, therefore notes its events with [`later!`], and [`flush`] emits them: at the end of every call of
-//! an endpoint, and when a thread ends. Not even the subscriber's filter is asked before. A panic of the subscriber ends at the event that it
-//! came from.
+//! or locked, or a table is half changed, therefore records its events with [`later!`], and [`flush`] emits them: at the end of every call of
+//! an endpoint, and when a thread ends. Not even the subscriber's filter is called before that. A panic of the subscriber is caught at the event
+//! that caused it.
 //!
 //! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records over the library would wait
-//! there for what only that thread does. Such a thread calls [`emit_elsewhere`], and a thread that is there while there are events emits
+//! there for work that only that thread does. Such a thread calls [`emit_elsewhere`], and a thread that exists while there are events emits
 //! them.
 
 use std::cell::{Cell, RefCell};
@@ -17,10 +17,10 @@ use crate::errands::contained;
 use crate::memory::call::start_thread;
 use crate::memory::forked::PerProcess;
 
-/// Events that a thread keeps; so many are kept of all threads that emit none. More are lost.
+/// The maximum number of events that a thread keeps, and that are kept for all threads together that emit none. Further events are lost.
 const LIMIT: usize = 256;
 
-/// Events that wait in any thread.
+/// The number of events that wait in any thread.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 type Event = Box<dyn FnOnce() + Send>;
@@ -38,7 +38,7 @@ impl Drop for Events {
 #[derive(Default)]
 struct Elsewhere {
     events: Vec<Event>,
-    /// There is a thread that emits them, and looks once more before it ends.
+    /// Whether there is a thread that emits them. It checks once more before it ends.
     emitted: bool,
 }
 
@@ -49,12 +49,12 @@ thread_local! {
 
 static ELSEWHERE: PerProcess<Mutex<Elsewhere>> = PerProcess::new();
 
-/// From now on another thread emits what this one notes.
+/// Lets another thread emit the events that the calling thread records from now on.
 pub(crate) fn emit_elsewhere() {
     EMITS_NONE.set(true);
 }
 
-/// Has an event emitted by a thread of its own. If there can be none, the events wait for the next one.
+/// Has an event emitted by a separate thread. If none can be started, the events wait for the next call.
 fn hand_over(event: Event) {
     let Ok(elsewhere) = ELSEWHERE.get_or_make() else { return };
     let lock = move || elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,13 +83,13 @@ fn hand_over(event: Event) {
     }
 }
 
-/// Notes an event, which `emit` emits.
+/// Records an event, which `emit` emits.
 #[cold]
 pub(crate) fn note(emit: impl FnOnce() + Send + 'static) {
     if EMITS_NONE.get() {
         return hand_over(Box::new(emit));
     }
-    // A thread that is ending has no list any more, and its events are lost.
+    // A thread that is ending no longer has a list, and its events are lost.
     let noted = EVENTS.try_with(|events| {
         let events = &mut *events.0.borrow_mut();
         if events.len() < LIMIT {
@@ -122,7 +122,7 @@ fn emit_one(event: Event) {
     contained("a log subscriber panicked", event);
 }
 
-/// As the macros of `tracing`, for code that may run under a lock: `later!(warn: %error, "what happened")`.
+/// Like the macros of `tracing`, for code that may run under a lock: `later!(warn: %error, "what happened")`.
 macro_rules! later {
     (@ $level:ident [$($done:tt)*] %$name:ident, $($rest:tt)*) => {{
         let $name = $name.to_string();
@@ -154,7 +154,7 @@ pub(crate) use later;
 mod tests {
     use std::path::Path;
 
-    /// What runs under the lock of an endpoint, or in a thread that others wait for, emits no events itself.
+    /// Code that runs under the lock of an endpoint, or in a thread that others wait for, emits no events itself.
     #[test]
     fn code_under_locks_and_in_threads_of_the_library_notes_its_events() {
         fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {

@@ -10,18 +10,18 @@
 //! # drop(sent); Ok(()) }
 //! ```
 //!
-//! # Rooms
-//! * [`fabric`]: what is on this machine, and why something is not
-//! * [`domain`]: what endpoints share
+//! # Modules
+//! * [`fabric`]: the transports of this machine, and why others are unavailable
+//! * [`domain`]: the resources that endpoints share
 //! * [`endpoint`]: where operations are posted and messages arrive
 //! * [`address`]: how peers are named
-//! * [`completion`]: how the outcome of operations is told
+//! * [`completion`]: how the outcome of operations is reported
 //! * [`memory`]: what operations read and write
-//! * [`device`]: what reaches memory by itself: kinds of memory, CUDA, fixed buffers of io_uring
+//! * [`device`]: devices that access memory: kinds of memory, CUDA, fixed buffers of io_uring
 //! * [`transport`]: how two endpoints reach each other
-//! * [`trigger`]: operations that begin by themselves
-//! * [`collective`]: what groups of endpoints do together
-//! * [`wire`]: what peers say to each other
+//! * [`trigger`]: operations that begin when a counter or a variable reaches a value
+//! * [`collective`]: operations of groups of endpoints
+//! * [`wire`]: the protocol between peers
 
 /// The README's program, which must compile.
 #[cfg(doctest)]

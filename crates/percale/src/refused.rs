@@ -1,5 +1,5 @@
-//! What must not compile (REV-009). Each case stands beside one that does and differs by what is refused, so that nothing else
-//! is what fails.
+//! Programs that must not compile (REV-009). Each one is beside a program that compiles and differs only in what the compiler rejects, so that
+//! it cannot fail for another reason.
 
 /// An operation owns its buffer: memory that is only borrowed could be freed while the peer writes it.
 /// ```
@@ -16,7 +16,7 @@
 /// ```
 pub mod rev_009_an_operation_of_borrowed_memory {}
 
-/// So does a region outside of a scope: forgetting it would end a borrow while peers still write.
+/// A region outside of a scope owns its memory too: forgetting it would end a borrow while peers still write.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -33,7 +33,7 @@ pub mod rev_009_an_operation_of_borrowed_memory {}
 /// ```
 pub mod rev_009_a_region_of_borrowed_memory {}
 
-/// Within a scope nobody else touches the memory.
+/// Within a scope no other code accesses the memory.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -67,7 +67,7 @@ pub mod rev_009_memory_used_while_it_is_registered {}
 /// ```
 pub mod rev_009_a_region_that_leaves_its_scope {}
 
-/// What is registered in a scope lives longer than the scope.
+/// Memory that is registered in a scope lives longer than the scope.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -84,7 +84,7 @@ pub mod rev_009_a_region_that_leaves_its_scope {}
 /// ```
 pub mod rev_009_memory_that_ends_before_its_scope {}
 
-/// Closing takes the region: what it gave back is not reached through it.
+/// Closing consumes the region: the returned memory is not reached through it.
 /// ```
 /// fn close(region: percale::Region) {
 ///     region.read(0, &mut [0; 8]);
@@ -112,7 +112,7 @@ pub mod rev_009_a_region_used_after_it_was_closed {}
 /// ```
 pub mod rev_009_an_endpoint_of_two_threads {}
 
-/// What is under way does not outlive its endpoint.
+/// An operation that is under way does not outlive its endpoint.
 /// ```
 /// fn send(endpoint: percale::Endpoint, peer: percale::PeerAddress) {
 ///     let sending = endpoint.send(peer, vec![1, 2, 3]).start();
@@ -129,7 +129,7 @@ pub mod rev_009_an_endpoint_of_two_threads {}
 /// ```
 pub mod rev_009_an_operation_that_outlives_its_endpoint {}
 
-/// Segments have no lifetime: whoever makes one vouches for the memory, and no safe call lends any.
+/// Segments have no lifetime: the creator of one vouches for the memory, and no safe call lends any.
 /// ```
 /// fn lend(bytes: &mut Vec<u8>) -> percale::Segments {
 ///     percale::Segments::one(unsafe { percale::Segment::new(bytes.as_mut_ptr(), bytes.len()) })
@@ -142,7 +142,7 @@ pub mod rev_009_an_operation_that_outlives_its_endpoint {}
 /// ```
 pub mod rev_009_memory_lent_without_a_word {}
 
-/// Nor does a safe call follow them: they may name memory that is gone.
+/// No safe call reads memory through a segment either: the memory may have been freed.
 /// ```
 /// fn look(segments: percale::Segments) -> usize {
 ///     segments.len()

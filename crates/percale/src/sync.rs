@@ -8,7 +8,7 @@ pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Memory whose accesses the atomics around it order: loom's cell, or one that costs nothing.
+/// Memory that is accessed in the order of the atomics around it: loom's cell, or one without overhead.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]
@@ -32,8 +32,8 @@ impl<T> Shared<T> {
     }
 }
 
-/// Publishes `value` and fences: no load after this is done before `value` is seen by all. One exchange, which every
-/// processor makes a full barrier between sequentially consistent accesses; loom knows only fences.
+/// Publishes `value` and fences: no load after this is done before `value` is visible to all. This is one exchange, which every
+/// processor makes a full barrier between sequentially consistent accesses; loom supports only fences for that.
 #[inline]
 pub(crate) fn publish_fenced(word: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
@@ -45,15 +45,15 @@ pub(crate) fn publish_fenced(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Between a sequentially consistent write and a sequentially consistent read, which need nothing more to be seen in one order by all.
-/// Loom takes such accesses for weaker ones, and knows only fences.
+/// A fence for loom between a sequentially consistent write and a sequentially consistent read. Without loom such accesses need no fence to be
+/// seen in one order by all. Loom treats them as weaker accesses, and supports only fences.
 #[inline]
 pub(crate) fn loom_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }
 
-/// Keeps the compiler from moving accesses across; the processor is somebody else's to order (see `transport::shm`).
+/// Keeps the compiler from moving accesses across it. The accesses of the processor are ordered elsewhere (see `transport::shm`).
 #[inline]
 pub(crate) fn compiler_barrier() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);

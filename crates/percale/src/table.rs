@@ -1,4 +1,4 @@
-//! A table of values whose numbers may leave the code that owns it.
+//! A table of values with numbers that may leave the code that owns the table.
 //!
 //! A number that is given to a peer, a queue, a handle, another thread or the kernel can come back after its value was removed and
 //! its slot was filled again. An [`Id`] carries the slot and a generation, so a late one finds nothing instead of the new value.
@@ -8,9 +8,9 @@
 //! 2. No two values that a table ever held have the same [`Id`], until 2³² values have passed through it.
 //! 3. At most [`WIRE_SLOTS`] values are in a table that is used with wire numbers ([`Table::is_full`]); of the generation a wire number carries
 //!    the low 10 bits. So a late wire number is taken for a new one only if it is late by a multiple of 1,024 values of the whole table
-//!    *and* names the same slot. The owner of a table whose numbers travel therefore also keeps a value until its answer came or
+//!    *and* names the same slot. The owner of a table with wire numbers therefore also keeps a value until its answer arrived or
 //!    its connection ended; the generation guards against peers that break this rule.
-//! 4. The two highest bits of a wire number are 0. Where numbers of several tables travel in one field, they say which table is meant.
+//! 4. The two highest bits of a wire number are 0. Where numbers of several tables are sent in one field, these bits identify the table.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -22,10 +22,10 @@ use slab::Slab;
 /// Bits of a wire number that name the slot.
 const SLOT_BITS: u32 = 20;
 
-/// Bits of a wire number that are of the generation.
+/// Bits of a wire number that belong to the generation.
 const GENERATION_BITS: u32 = 10;
 
-/// As many values may be in a table whose numbers travel as 32 bits.
+/// The maximum number of values in a table with wire numbers, which have 32 bits.
 pub(crate) const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 
 /// The number of a value in a [`Table`]: its slot and its generation.
@@ -43,7 +43,7 @@ const FIRST: NonZeroU32 = NonZeroU32::MIN;
 const NONE: NonZeroU32 = NonZeroU32::MAX;
 
 impl<T> Id<T> {
-    /// The number in 64 bits, for places that keep a number of any meaning (an application context of the library's own operations).
+    /// The number in 64 bits, for fields that hold a number of any meaning (an application context of the library's own operations).
     #[inline]
     pub(crate) const fn to_u64(self) -> u64 {
         (self.generation.get() as u64) << 32 | self.slot as u64
@@ -66,7 +66,7 @@ impl<T> Id<T> {
     }
 }
 
-// Derived implementations would ask the same of `T`.
+// Derived implementations would require the same traits of `T`.
 impl<T> Clone for Id<T> {
     #[inline]
     fn clone(&self) -> Self {
@@ -116,7 +116,7 @@ impl<T> Table<T> {
         Self { slots: Slab::new(), next: FIRST }
     }
 
-    /// Keeps a value.
+    /// Adds a value, and returns its number.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Id<T> {
         let generation = self.next;
@@ -142,7 +142,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// As [`get`](Self::get), to change it.
+    /// Like [`get`](Self::get), but mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
         match self.slots.get_mut(id.slot as usize) {
@@ -196,20 +196,20 @@ impl<T> Table<T> {
         })
     }
 
-    /// As [`iter`](Self::iter), to change the values.
+    /// Like [`iter`](Self::iter), but mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
         self.slots.iter_mut().map(|(slot, (generation, value))| {
             (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
         })
     }
 
-    /// Gives memory back that removed values occupied, as far as no value lies behind it.
+    /// Frees memory of removed values, as far as no other value lies behind it.
     pub(crate) fn shrink(&mut self) {
         self.slots.shrink_to_fit();
     }
 }
 
-/// As [`Table::get`], for numbers whose values are known to be here.
+/// Like [`Table::get`], for numbers of values that are known to be in the table.
 ///
 /// # Panics
 /// If the value was removed: a defect of the code that owns the table. Never used for a number that a peer or an application sent.
@@ -222,7 +222,7 @@ impl<T> std::ops::Index<Id<T>> for Table<T> {
     }
 }
 
-/// As [`Index`](std::ops::Index).
+/// Like [`Index`](std::ops::Index), but mutable.
 impl<T> std::ops::IndexMut<Id<T>> for Table<T> {
     #[inline]
     fn index_mut(&mut self, id: Id<T>) -> &mut T {

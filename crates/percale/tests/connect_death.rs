@@ -69,7 +69,7 @@ fn wait(mailbox: &Mailbox, wake: &OwnedFd) -> Notice {
 
 const PEER: &str = "PERCALE_TEST_PEER";
 
-/// Not a test of its own: what the child process of the test below runs.
+/// Not a separate test: the child process of the test below runs it.
 #[test]
 fn peer_process() {
     let Ok(address) = std::env::var(PEER) else { return };

@@ -56,20 +56,20 @@ fn exhausted_descriptors_are_an_error_and_not_the_end() {
     let service = Service::start().unwrap();
     let (a, b) = (peer(&service), peer(&service));
 
-    // Not one left: the caller cannot even call.
+    // No descriptor is left: the caller cannot even connect.
     let mut files = exhaust();
     a.registration.connect(1, b.registration.address());
     let Notice::Failed { attempt: 1, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: false });
     assert!(error.to_string().contains("ulimit"), "{error}");
 
-    // One left, for the caller: the acceptor has none and says so, each time it is tried again.
+    // One is left, for the caller: the acceptor has none, and reports that at each further attempt.
     files.pop();
     a.registration.connect(2, b.registration.address());
     let Notice::Failed { attempt: 2, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: true });
 
-    // Callers who were in the queue meanwhile get through once there are descriptors again.
+    // Callers that were in the queue meanwhile are accepted once there are descriptors again.
     a.registration.connect(3, b.registration.address());
     drop(files);
     let Notice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };

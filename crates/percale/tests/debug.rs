@@ -22,10 +22,10 @@ const INTERNAL: &[&str] =
 const UNBOUNDED: &[&str] =
     &["Arc", "Rc", "Weak", "Vec", "VecDeque", "HashMap", "BTreeMap", "Mutex", "RwLock", "RefCell", "OnceLock", "dyn"];
 
-/// Words of a field's name that say that it is a secret.
+/// Words in a field's name that mark it as a secret.
 const SECRET: &[&str] = &["key", "secret", "authority", "authorization", "incarnation", "nonce", "cookie"];
 
-/// Types whose derived `Debug` is what it should be, and why.
+/// Types with a derived `Debug` that is correct, and the reason.
 const ALLOWED: &[(&str, &str)] = &[
     ("Bind", "8 bits, which a peer reaches nothing by"),
     ("BindError", "an error without an internal value"),

@@ -1,4 +1,4 @@
-//! A monitor that is forbidden. A program of its own: a process that has the monitor once keeps it.
+//! A monitor that is not permitted. A separate program, because a process that has the monitor once keeps it.
 
 #![expect(unsafe_code, reason = "a filter of system calls for one thread; each block states its own reason")]
 
@@ -7,7 +7,7 @@ use percale::domain::OpenedCache;
 use percale::pindown::{Access, Range};
 use percale::{CacheMonitor, CacheSettings, Info};
 
-/// From now on this system call answers EPERM to the calling thread.
+/// Makes this system call fail with EPERM in the calling thread from now on.
 fn forbid(call: libc::c_long) {
     // SAFETY: instructions of the filter, by value.
     let statement = |code: u32, k: u32| unsafe { libc::BPF_STMT(code as u16, k) };

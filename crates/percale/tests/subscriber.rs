@@ -1,5 +1,5 @@
-//! A log subscriber is the application's code: in whatever thread of the library an event comes up, it may panic, and it may use the
-//! library. A program of its own: the subscriber is that of the whole process.
+//! A log subscriber is the application's code: in every thread of the library that emits an event, it may panic, and it may use the
+//! library. A separate program, because the subscriber applies to the whole process.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ static EVENTS: AtomicU32 = AtomicU32::new(0);
 static PANICS: AtomicBool = AtomicBool::new(true);
 static COLLECTOR: Mutex<Option<(SharedEndpoint, PeerAddress)>> = Mutex::new(None);
 
-/// Panics, or sends what it is told to a collector, over the library.
+/// A subscriber that panics, or sends the events to a collector, over the library.
 struct Subscriber;
 
 impl tracing::Subscriber for Subscriber {
@@ -49,7 +49,7 @@ impl tracing::Subscriber for Subscriber {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A stranger that does not speak the protocol: it is turned away, which is logged.
+/// A client that does not speak the protocol: it is rejected, which is logged.
 fn stranger(at: SocketAddr) {
     let mut socket = TcpStream::connect(at).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");

@@ -1,5 +1,5 @@
-//! The library's threads do not stay where their starter is pinned, nor keep its priority. A program of its own: it looks at
-//! all of its threads.
+//! The library's threads inherit neither the CPU affinity nor the priority of the thread that starts them. A separate program, because it
+//! checks all of its threads.
 
 #![expect(unsafe_code, reason = "real-time priority has no safe wrapper; the block states its reason")]
 

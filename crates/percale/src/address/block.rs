@@ -23,8 +23,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// `nodes` nodes from `first` on with `ports` ports each; `None` if one of those is no endpoint's address, or there
-    /// is none at all.
+    /// A block of `nodes` nodes from `first` on with `ports` ports each. `None` if one of the addresses is not an endpoint's, or the block
+    /// would be empty.
     pub(super) fn new(first: SocketAddr, nodes: u64, ports: u64) -> Option<Self> {
         let last_port = u64::from(first.port()).checked_add(ports.checked_sub(1)?)?;
         let last_port = u16::try_from(last_port).ok()?;
@@ -37,7 +37,7 @@ impl Block {
             SocketAddr::V6(v6) => {
                 let base = fold_scope(&v6)?;
                 let last = base.checked_add(u128::from(steps))?;
-                // What is link-local stays in its network: above it is the scope.
+                // Link-local addresses must stay in their network: the bits above it hold the scope.
                 if Ipv6Addr::from_bits(base).is_unicast_link_local() && last >> 64 != base >> 64 {
                     return None;
                 }
@@ -55,7 +55,7 @@ impl Block {
         (!groups && !crosses).then_some(Self { base, v6, nodes, port: first.port(), ports })
     }
 
-    /// How many addresses; no more than fit.
+    /// The number of addresses, which does not overflow.
     pub(super) fn len(&self) -> u64 {
         self.nodes.saturating_mul(u64::from(self.ports))
     }
@@ -82,7 +82,7 @@ impl Block {
         unfold_scope(self.base.wrapping_add(u128::from(node)), port)
     }
 
-    /// The same, of a block of IPv4 addresses.
+    /// Like [`get`](Self::get), but `None` unless it is a block of IPv4 addresses.
     #[inline]
     pub(super) fn get_v4(&self, at: u64) -> Option<(Ipv4Addr, u16)> {
         if self.v6 {
@@ -92,7 +92,7 @@ impl Block {
         Some((Ipv4Addr::from_bits((self.base as u32).wrapping_add(node as u32)), port))
     }
 
-    /// Where an address is in the block. It is [canonical].
+    /// The position of an address in the block. The address is [canonical].
     pub(super) fn position(&self, address: &SocketAddr) -> Option<u64> {
         let bits = match (address, self.v6) {
             (SocketAddr::V4(v4), false) => u128::from(v4.ip().to_bits()),
@@ -112,7 +112,7 @@ impl Block {
         [shape, self.nodes, (self.base >> 64) as u64, self.base as u64]
     }
 
-    /// The block that words say; `None` if they say none.
+    /// Decodes a block from words. `None` if they do not encode one.
     #[inline]
     pub(super) const fn unpack(words: [u64; WORDS]) -> Option<Self> {
         let [shape, nodes, high, low] = words;
@@ -125,7 +125,7 @@ impl Block {
     }
 }
 
-/// Whether counting up from an address that is not link-local comes to one that is.
+/// Whether counting up from an address that is not link-local reaches one that is.
 fn enters_link_local(base: u128, steps: u64) -> bool {
     let link_local = |bits| Ipv6Addr::from_bits(bits).is_unicast_link_local();
     !link_local(base) && link_local(base.saturating_add(u128::from(steps)))

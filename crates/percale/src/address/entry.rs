@@ -1,19 +1,19 @@
-//! What a vector's word says, and which addresses it can keep.
+//! The encoding of a vector's words, and the addresses that they can hold.
 //!
-//! Scopes: Linux heeds an IPv6 address's scope only where it is link-local. There it is kept (in bits of the address
-//! that are zero by definition); elsewhere, and flow labels always, it is dropped.
+//! Scopes: Linux uses an IPv6 address's scope only if the address is link-local. Then the scope is kept (in bits of the address
+//! that are zero by definition); otherwise it is dropped, and flow labels are always dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::error::AddressError;
 
-/// An entry, taken apart. As a word: 2 bits kind, 16 bits port, then the IPv4 address in the low 32 bits, or 46 bits
-/// that are different for each IPv6 address that a table was ever given.
+/// A decoded entry. As a word: 2 bits kind, 16 bits port, then the IPv4 address in the low 32 bits, or 46 bits
+/// that are different for each IPv6 address that was ever inserted into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Nothing was ever written here.
     Untouched,
-    /// What was here was removed.
+    /// The address was removed.
     Removed,
     V4(Ipv4Addr, u16),
     /// The address is in the record of the same index.
@@ -34,7 +34,7 @@ impl Entry {
         kind << 62 | (port as u64) << 46 | low
     }
 
-    /// The IPv4 address that a word is, if it is one.
+    /// The IPv4 address of a word, if the word encodes one.
     #[inline]
     pub(super) const fn unpack_v4(word: u64) -> Option<(Ipv4Addr, u16)> {
         if word >> 62 == 1 { Some((Ipv4Addr::from_bits(word as u32), (word >> 46) as u16)) } else { None }

@@ -1,15 +1,15 @@
-//! Why address vectors refuse.
+//! Errors of address vectors.
 
 use std::net::SocketAddr;
 
 use super::PeerAddress;
 use super::name::Family;
 
-/// Why an address was not inserted or removed, or a vector not opened.
+/// The reason why an address was not inserted or removed, or a vector not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// The text is no address and resolves to none.
+    /// The text is not an address and does not resolve to one.
     #[error("\"{name}\" names no address ({reason}); write host:port, or [IPv6 address]:port")]
     Name {
         /// The text.
@@ -25,13 +25,13 @@ pub enum AddressError {
         /// The family that is wanted.
         wanted: Family,
     },
-    /// The bytes are no address in the form that the vector's addresses have.
+    /// The bytes are not an address in the format of the vector's addresses.
     #[error("it is no address of the form that this address vector's have")]
     Form,
     /// No endpoint can have this address.
     #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
     NotAnEndpoint(SocketAddr),
-    /// Nodes or services cannot be counted up so far.
+    /// Nodes or services cannot be counted up this far.
     #[error("no range of {nodes} nodes with {services} services each begins at {node:?}, {service:?}: {reason}")]
     Range {
         /// The first node.
@@ -70,7 +70,7 @@ pub enum AddressError {
         name: String,
         /// The system's code.
         errno: i32,
-        /// What it says.
+        /// The message.
         reason: String,
     },
     /// The number that its numbers are to count from leaves no room for receive contexts.

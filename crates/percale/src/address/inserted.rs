@@ -1,9 +1,9 @@
-//! What became of an insertion.
+//! The outcome of an insertion.
 
 use super::PeerAddress;
 use super::error::AddressError;
 
-/// What became of each address of one insertion, in order. Consecutive numbers take no more room than one.
+/// The outcome for each address of one insertion, in order. Consecutive numbers take no more memory than one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inserted {
     runs: Vec<Run>,
@@ -13,9 +13,9 @@ crate::short_debug!(Inserted, "Inserted");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Run {
-    /// So many peers, with consecutive numbers.
+    /// `count` peers, with consecutive numbers.
     There { first: u64, count: u64 },
-    /// So many addresses failed for one reason.
+    /// `count` addresses failed for one reason.
     Failed { count: u64, error: AddressError },
 }
 
@@ -32,13 +32,13 @@ impl Run {
 }
 
 impl Inserted {
-    /// Addresses that were inserted.
+    /// Returns the number of addresses that were inserted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.runs.iter().filter(|run| run.is_there()).map(Run::len).sum()
     }
 
-    /// Addresses that were to be inserted.
+    /// Returns the number of addresses of the insertion, failed ones included.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.runs.iter().map(Run::len).sum()
@@ -50,7 +50,7 @@ impl Inserted {
         self.runs.is_empty()
     }
 
-    /// The number of each address, or why it has none, in order.
+    /// Returns the number of each address, or the reason why it has none, in order.
     pub fn iter(&self) -> impl Iterator<Item = Result<PeerAddress, &AddressError>> {
         self.runs.iter().flat_map(|run| {
             (0..run.len()).map(move |at| match run {

@@ -1,10 +1,10 @@
-//! Asynchronous insertion: what becomes of it is told to an event queue.
+//! Asynchronous insertion: its outcome is reported to an event queue.
 //!
-//! Insertions are carried out in the order of the calls, so indices are as if each call had waited. What needs no resolver
-//! and has nothing before it is carried out within the call; the rest by a thread, which is started for the first of them.
+//! Insertions are performed in the order of the calls, so indices are the same as if each call had waited. An insertion that needs no resolver
+//! and has no other before it is performed within the call. All others are performed by a thread, which is started for the first of them.
 //! For each insertion there is an [`Event::AddressFailed`] for each address that failed and then, always, one
-//! [`Event::AddressesInserted`] (AV-034 to AV-037). Addresses in a row that failed for one reason wait as one event does, however many
-//! they are, and are told one by one. One lock guards the queue; it is not held while names are resolved.
+//! [`Event::AddressesInserted`] (AV-034 to AV-037). Consecutive addresses that failed for one reason take the room of one event while they
+//! wait, however many they are, and are reported one by one. One lock guards the queue; it is not held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ use crate::errands::contained;
 use crate::memory::call::start_thread;
 use crate::memory::forked::Process;
 
-/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
-/// addresses fail with [`AddressError::Canceled`]. Everything else is waited for.
+/// Inserts addresses into one vector without waiting. Dropping it cancels the insertions that have not begun and need a resolver: their
+/// addresses fail with [`AddressError::Canceled`]. The drop waits for all other insertions.
 pub struct Inserter {
     shared: Arc<Shared>,
     /// The thread, and the process that it is in.
@@ -39,7 +39,7 @@ pub struct Insertion(Arc<OnceLock<Inserted>>);
 crate::short_debug!(Insertion, "Insertion");
 
 impl Insertion {
-    /// What became of it, once it is over; its events come no earlier.
+    /// Returns the outcome once the insertion is over. It is set before the insertion's events are reported.
     #[must_use]
     pub fn outcome(&self) -> Option<&Inserted> {
         self.0.get()
@@ -52,7 +52,7 @@ struct Shared {
     vector: AddressVector,
     events: EventQueue,
     queue: Mutex<Queue>,
-    /// Whose it is: in a forked child a thread that is not there may hold the lock. `None` if that could not be found out.
+    /// The process that created it: in a forked child a thread that does not exist there may hold the lock. `None` if it could not be determined.
     process: Option<Process>,
     changed: Condvar,
 }
@@ -60,12 +60,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// The thread is at work on one.
+    /// A job is being performed.
     busy: bool,
     closing: bool,
 }
 
-/// What is to be inserted.
+/// The addresses to insert.
 #[derive(Debug)]
 enum What {
     Addresses(Vec<Result<SocketAddr, AddressError>>),
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl What {
-    /// How many addresses.
+    /// The number of addresses.
     fn len(&self) -> u64 {
         match self {
             Self::Addresses(addresses) => addresses.len() as u64,
@@ -97,7 +97,7 @@ impl What {
         }
     }
 
-    /// Whether nobody need be asked for an address.
+    /// Whether no address needs a resolver.
     fn is_immediate(&self) -> bool {
         match self {
             Self::Addresses(_) => true,
@@ -130,7 +130,7 @@ impl What {
 }
 
 impl Inserter {
-    /// Inserts into a vector, and tells a queue.
+    /// Creates an inserter for `vector` that reports to `events`.
     #[must_use]
     pub fn new(vector: &AddressVector, events: &EventQueue) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -145,13 +145,13 @@ impl Inserter {
         Self { shared: Arc::new(shared), worker: Mutex::new(None) }
     }
 
-    /// By which its events name it.
+    /// Returns the identifier of this inserter in its events.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.shared.id
     }
 
-    /// Inserts addresses, as [`AddressVector::insert_many`] does. `context` comes back with the events.
+    /// Inserts addresses, like [`AddressVector::insert_many`]. `context` is returned in the events.
     ///
     /// # Errors
     /// If the vector cannot be changed; then there are no events.
@@ -163,7 +163,7 @@ impl Inserter {
         self.keep(|done| self.insert_outcomes(addresses.into_iter().map(Ok).collect(), context, done))
     }
 
-    /// Inserts a node and a service, as [`AddressVector::insert_service`] does; a name that is unknown fails by its event.
+    /// Inserts a node and a service, like [`AddressVector::insert_service`]. An unknown name is reported by an event.
     ///
     /// # Errors
     /// If the vector cannot be changed, or the service has no port; then there are no events.
@@ -171,7 +171,7 @@ impl Inserter {
         self.keep(|done| self.start_service(node, service, context, done))
     }
 
-    /// Inserts a range, as [`AddressVector::insert_symmetric`] does; names that are unknown fail by their events.
+    /// Inserts a range, like [`AddressVector::insert_symmetric`]. Unknown names are reported by events.
     ///
     /// # Errors
     /// If the vector cannot be changed, or there is no such range; then there are no events.
@@ -194,7 +194,8 @@ impl Inserter {
         Ok(insertion)
     }
 
-    /// Inserts addresses, or counts failures in their places. `done` is called with the outcome before its events are there.
+    /// Inserts addresses; an error in the list counts as the failure of the address in its place. `done` is called with the outcome before the
+    /// events are reported.
     ///
     /// # Errors
     /// If the vector cannot be changed; `done` is not called then.
@@ -207,10 +208,10 @@ impl Inserter {
         self.submit(Job { what: What::Addresses(addresses), context, done })
     }
 
-    /// As [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
+    /// Like [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// As these have.
+    /// The same as these two.
     pub fn start_service(
         &self,
         node: &str,
@@ -223,10 +224,10 @@ impl Inserter {
         self.submit(Job { what, context, done })
     }
 
-    /// As [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
+    /// Like [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// As these have.
+    /// The same as these two.
     pub fn start_symmetric(
         &self,
         (node, nodes): (&str, usize),
@@ -252,7 +253,7 @@ impl Inserter {
         }
         let mut queue = self.shared.lock();
         if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
-            // Later calls wait behind this one, so that none is earlier. Without the lock: `done` is the application's code.
+            // Later calls queue behind this one, so that the order is kept. The lock is not held, because `done` is the application's code.
             queue.busy = true;
             drop(queue);
             self.shared.carry_out(job);
@@ -269,7 +270,7 @@ impl Inserter {
         Ok(())
     }
 
-    /// Sees to it that what waits is carried out, by a thread of its own if there can be one. The queue is not locked.
+    /// Has the queued jobs performed, by the thread if it can be started. The caller does not hold the queue's lock.
     fn hand_over(&self) {
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -334,12 +335,12 @@ impl Shared {
         }
     }
 
-    /// Carries out what waits, in the caller's thread.
+    /// Performs the queued jobs in the caller's thread.
     fn drain(&self) {
         loop {
             let mut queue = self.lock();
             if queue.busy {
-                return; // Whoever is goes on with it.
+                return; // The thread that is busy continues with the queue.
             }
             let Some(job) = queue.jobs.pop_front() else { return };
             queue.busy = true;
@@ -353,13 +354,13 @@ impl Shared {
 impl Drop for Inserter {
     fn drop(&mut self) {
         if !self.is_here() {
-            // The insertions are the parent's, as is the thread.
+            // The insertions and the thread belong to the parent.
             return std::mem::forget(self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
         let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // In a forked child there is no such thread; waiting for it would never end.
+        // In a forked child the thread does not exist: waiting for it would never end.
         if let Some((worker, process)) = worker
             && process.is_here()
             && worker.join().is_err()
@@ -402,7 +403,7 @@ mod tests {
             let end = Event::AddressesInserted { inserter: inserter.id(), context, count: 1 };
             assert_eq!(next(&events), end);
         }
-        // In the caller's thread and in the inserter's own, whichever it is.
+        // The callbacks run in the caller's thread or in the inserter's own.
         for round in 0..4 {
             let panics = |_: &Inserted| panic!("a callback that panics");
             inserter.insert_outcomes(vec![Ok(port(3))], 3, Box::new(panics)).unwrap();
@@ -419,7 +420,7 @@ mod tests {
     #[test]
     fn av_034_av_035_av_036_av_037_failures_come_one_by_one_and_then_the_end() {
         let (vector, events, inserter) = pair();
-        // More than the queue keeps of other news.
+        // More events than the queue keeps of other kinds.
         let ports = (0..20).map(|n| port(if n % 2 == 0 { 0 } else { 1 }));
         let insertion = inserter.insert_many(ports, 7).unwrap();
         for at in 0..10 {
@@ -439,7 +440,7 @@ mod tests {
     #[test]
     fn av_020_av_021_events_outlive_the_vector_that_they_are_of() {
         let (vector, events, inserter) = pair();
-        // Nobody is told of what was inserted otherwise.
+        // Addresses that are inserted without the inserter cause no events.
         vector.insert(port(1)).unwrap();
         assert!(events.is_empty());
         inserter.insert_many([port(2), port(0)], 3).unwrap();

@@ -1,13 +1,14 @@
-//! Addresses: how peers are named.
+//! Addresses: names of peers.
 //!
 //! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port) and, in each address vector that
 //! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
 //!
 //! * [`name`]: the text form of network addresses, and resolving names.
-//! * [`vector`]: address vectors; [`inserted`]: what became of an insertion; [`inserter`]: insertion without waiting.
+//! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`inserter`]: insertion without waiting.
 //!
-//! Within: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
-//! `block`. A store is `local`, or `shared` with other processes, which find it by `names`. `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
+//! Private modules: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
+//! `block`. A store is `local`, or `shared` with other processes, which find it by `names`. `symmetric` makes blocks of nodes and
+//! services that count up; `paged` is a table that grows without moving.
 
 mod block;
 mod builder;
@@ -31,14 +32,14 @@ pub use self::inserter::Inserter;
 
 use std::fmt;
 
-/// A peer, as operations name it: what inserting its network address into an address vector gave (libfabric's
+/// A peer, as operations name it: the number that inserting its network address into an address vector returned (libfabric's
 /// `fi_addr_t`). Where the vector reserves bits for receive contexts, the top bits hold the number of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PeerAddress(pub u64);
 
 impl PeerAddress {
-    /// No peer in particular: a receive takes from anyone, a completion does not know its source.
+    /// No particular peer: a receive accepts messages from any peer, or the source of a completion is unknown.
     pub const UNSPECIFIED: Self = Self(u64::MAX);
 
     /// Whether this names a peer.

@@ -41,15 +41,15 @@ impl std::fmt::Display for Family {
     }
 }
 
-/// What names a peer's network address: an address, or a text that is one or resolves to one.
+/// A name of a peer's network address: an address, or a text that is one or resolves to one.
 pub trait Name {
-    /// Whether [`resolve`](Self::resolve) asks nobody, and never blocks.
+    /// Whether [`resolve`](Self::resolve) needs no resolver, and never blocks.
     const IMMEDIATE: bool;
 
-    /// The address, of the wanted family if one is wanted.
+    /// Returns the address, of the given family if there is one.
     ///
     /// # Errors
-    /// If there is none, or the text is no address.
+    /// If there is no such address, or the text is not an address.
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError>;
 }
 
@@ -171,7 +171,7 @@ pub(super) fn resolve_port(node: &str, port: u16, family: Option<Family>) -> Res
     choose(&all, family).map_err(unknown)
 }
 
-/// The address that a node is, if it is one; an IPv6 address may have a scope.
+/// Parses a node as an address, if it is one; an IPv6 address may have a scope.
 pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
     if let Ok(ip) = node.parse::<IpAddr>() {
         return Some(SocketAddr::new(ip, port));
@@ -179,7 +179,7 @@ pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
     format!("[{node}]:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6)
 }
 
-/// Whether a node is an address, so that nobody need be asked for it.
+/// Whether a node is an address, so that no resolver is needed.
 pub(super) fn is_literal(node: &str) -> bool {
     literal(node, 1).is_some()
 }

@@ -1,19 +1,20 @@
 //! How processes find a vector that they share.
 //!
-//! Every process that uses a named vector binds an abstract Unix socket for as long as it does, whose name has the vector's
-//! key and the process's number. Nobody connects to it: the kernel lists it (/proc/net/unix), and forgets it with the process.
-//! Who opens the vector takes its memory from any of these processes, through /proc: there the kernel checks that the two are
-//! of one user, and opens a description of its own, only for reading if no more is wanted. So no process is needed by the
-//! others, none has to serve, and nothing has a name in a file system.
+//! Every process that uses a named vector binds an abstract Unix socket for as long as it does. The name of the socket contains the vector's
+//! key and the process ID. No process connects to it: the kernel lists it (/proc/net/unix), and removes it when the process ends. A process
+//! that opens the vector takes its memory from any of these processes, through /proc: there the kernel checks that the two processes are of
+//! one user, and opens a separate file description, which is read-only if no more is requested. So no process depends on another one, none
+//! has to be a server, and nothing has a name in a file system.
 //!
-//! Opening is done by one process at a time. Any user can bind a socket of any name, so a fixed name would be no lock: whoever holds it could
-//! be a stranger. Here every process binds names of its own, and only sockets that a process of this user is seen to have (through /proc, by
-//! inode) count. Whoever wants to open binds a name that says so, with a random number; the smallest number is next. It binds a second
-//! name, that says that it is opening, and looks again: of two that bind their second names at once at least one sees the other, and whoever
-//! sees another gives its second name up. A process that ends gives up everything.
+//! One process at a time opens the vector. Any user can bind a socket of any name, so a fixed name would not be a lock: its holder could be a
+//! process of another user. Instead every process binds names of its own, and only sockets count that a process of this user is seen to have
+//! (through /proc, by inode). A process that wants to open the vector binds a name of the stage `waits`, with a random number; the process with
+//! the smallest number is next. It binds a second name, of the stage `opens`, and checks again: of two processes that bind their second names at
+//! the same time at least one sees the other, and a process that sees another one closes its second name. A process that ends gives up all
+//! its names.
 //!
-//! A vector's key is made of the user, the family of its addresses, the name of its domain and its own. Sockets are seen in one network namespace,
-//! processes in one pid namespace: named vectors are shared within both.
+//! A vector's key is a digest of the user ID, the family of its addresses, the name of its domain and its own name. Sockets are visible within
+//! one network namespace, processes within one PID namespace: processes share named vectors within both.
 
 use std::collections::HashSet;
 use std::io;
@@ -30,12 +31,12 @@ use super::shared::Shared;
 use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::random;
 
-/// What all of our sockets' names begin with.
+/// The common prefix of all socket names.
 const PREFIX: &str = "percale-vector";
-/// How long to wait for others that open the vector.
+/// How long to wait for other processes that open the vector.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A named vector's memory, and the socket that says that this process has it.
+/// A named vector's memory, and the socket that announces that this process has it.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) shared: Shared,
@@ -50,14 +51,14 @@ pub(super) struct Opening<'a> {
     pub(super) domain: &'a str,
     /// Vectors of different families are different vectors.
     pub(super) family: &'a str,
-    /// Only what is there already, and only for reading.
+    /// Opens an existing vector only, and only for reading.
     pub(super) read_only: bool,
-    /// How many entries a new one is for.
+    /// The expected number of entries of a new vector.
     pub(super) expected: usize,
 }
 
 impl Opening<'_> {
-    /// The key: 32 digits.
+    /// The key: 32 hexadecimal digits.
     fn key(&self) -> String {
         let mut hash = Sha256::new();
         for part in [&rustix::process::geteuid().as_raw().to_string(), self.family, self.domain, self.name] {
@@ -67,7 +68,7 @@ impl Opening<'_> {
         hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Opens the vector, or makes it.
+    /// Opens the vector, or creates it.
     pub(super) fn open(&self) -> io::Result<Named> {
         let key = self.key();
         let _alone = alone(&key)?;
@@ -92,7 +93,7 @@ fn bind(name: &str) -> Result<ProcessSocket, Errno> {
     Ok(socket)
 }
 
-/// What the name of a socket says that its process is about to do.
+/// The stage of opening that a process announces by the name of its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waits,
@@ -112,7 +113,7 @@ impl Stage {
     }
 }
 
-/// Waits until nobody else of this user opens this vector; until what it returns is closed, nobody else does.
+/// Waits until no other process of this user is opening this vector. Until the returned socket is closed, no other process opens it.
 fn alone(key: &str) -> io::Result<ProcessSocket> {
     let number = u64::from_ne_bytes(random()?);
     let deadline = Instant::now() + PATIENCE;
@@ -128,13 +129,13 @@ fn alone(key: &str) -> io::Result<ProcessSocket> {
         if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // By chance, so that those that saw each other do not meet again and again.
+        // A random time, so that processes that saw each other do not collide again and again.
         let [chance] = random::<1>()?;
         std::thread::sleep(Duration::from_micros(200 + 2 * u64::from(chance)));
     }
 }
 
-/// Whether a process of this user, and not this call, is about to open the vector in such a way.
+/// Whether there is a matching socket (stage and number) of a process of this user, other than the one of this call.
 fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Result<bool> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
@@ -148,7 +149,7 @@ fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Resu
         };
         let (Some(number), Some(pid)) = (parts.next(), parts.next()) else { continue };
         let (Ok(number), Ok(pid)) = (u64::from_str_radix(number, 16), pid.parse::<u32>()) else { continue };
-        // The inode stands before the name.
+        // The inode number is in front of the name.
         let Some(inode) = line[..at].split_whitespace().next_back() else { continue };
         if number != own && such(stage, number) && holds(pid, &format!("socket:[{inode}]")) {
             return Ok(true);
@@ -157,7 +158,7 @@ fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Resu
     Ok(false)
 }
 
-/// Whether a process is of this user and has such a descriptor.
+/// Whether the process belongs to this user and has this descriptor.
 fn holds(pid: u32, descriptor: &str) -> bool {
     let process = format!("/proc/{pid}");
     let ours = rustix::process::geteuid().as_raw();
@@ -170,11 +171,11 @@ fn holds(pid: u32, descriptor: &str) -> bool {
     })
 }
 
-/// Says that this process has the vector, until the socket is closed.
+/// Announces that this process has the vector, until the socket is closed.
 fn announce(key: &str) -> io::Result<ProcessSocket> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    // What is in use may be of another pid namespace, or of a child that outlived its parent.
+    // A name in use may belong to another PID namespace, or to a child that outlived its parent.
     let own = format!("{PREFIX}/{key}/{}/{number}", std::process::id());
     for attempt in 0..1000 {
         match bind(&format!("{own}/{attempt}")) {
@@ -185,7 +186,7 @@ fn announce(key: &str) -> io::Result<ProcessSocket> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// The memory, from any process that has it.
+/// Opens the memory of any process that has it.
 fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
@@ -196,7 +197,7 @@ fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
             continue;
         };
         if !seen.insert(pid) {
-            continue; // However many names there are for it.
+            continue; // A process may have several names.
         }
         match memory_of(pid, key, read_only) {
             Ok(Some(shared)) => return Ok(Some(shared)),
@@ -204,14 +205,14 @@ fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
             Err(error) => denied = Some(error),
         }
     }
-    // Somebody of ours has it, and does not let us have it: another of the same name would not be the same.
+    // A process of this user has the memory, and opening it is denied: new memory of the same name would be a different vector.
     denied.map_or(Ok(None), Err)
 }
 
-/// The memory of a process, if it is of this user and has it.
+/// Opens the memory of a process, if the process belongs to this user and has it.
 fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>> {
     let process = format!("/proc/{pid}");
-    // Gone, or somebody else's who only says so.
+    // The process is gone, or belongs to another user and only claims to have the memory.
     let ours = rustix::process::geteuid().as_raw();
     if rustix::fs::stat(process.as_str()).map_or(true, |found| found.st_uid != ours) {
         return Ok(None);
@@ -234,7 +235,7 @@ fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>>
                 Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            // A memfd, as only they have seals, and of this user's making.
+            // Only memfds have seals; it must also have been created by this user.
             let seals = rustix::fs::fcntl_get_seals(&fd);
             if seals.is_ok_and(|seals| seals.contains(SealFlags::GROW)) && rustix::fs::fstat(&fd)?.st_uid == ours {
                 return Shared::open(fd, read_only).map(Some);
@@ -259,7 +260,7 @@ mod tests {
         let name = format!("unit-stranger-{}", std::process::id());
         let opening = opening(&name);
         let key = opening.key();
-        // Every name that can be guessed, and names of all kinds for processes that do not have these sockets.
+        // Every name that can be guessed, and names of all stages for processes that do not have these sockets.
         let mut names =
             vec![format!("{PREFIX}/{key}/open"), format!("{PREFIX}/{key}/waits"), format!("{PREFIX}/{key}")];
         for pid in [1, std::process::id() + 1, u32::MAX] {
@@ -269,7 +270,7 @@ mod tests {
         let _strangers: Vec<ProcessSocket> = names.iter().map(|name| bind(name).unwrap()).collect();
         let begun = Instant::now();
         opening.open().unwrap();
-        // Not by waiting for them to go.
+        // It did not wait for the foreign sockets until the timeout.
         assert!(begun.elapsed() < PATIENCE);
     }
 
@@ -317,7 +318,7 @@ mod tests {
             return;
         }
         assert!(find(&key, false).unwrap().is_none(), "another user's");
-        // What is there and sealed is looked at.
+        // Sealed memory of this user is opened and checked.
         rustix::fs::fchown(&anothers, Some(rustix::process::geteuid()), None).unwrap();
         assert!(find(&key, false).is_err(), "it is no vector");
     }

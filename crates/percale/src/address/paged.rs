@@ -9,13 +9,13 @@ use std::sync::atomic::AtomicU64;
 
 use crate::memory::words::OnceWords;
 
-/// Words of a *page*: what is looked through at a time. 4 KiB.
+/// Words of a *page*, the unit in which the table is searched: 4 KiB.
 pub(super) const PAGE: usize = 512;
 /// Enough for almost 2^33 words.
 const PIECES: usize = 24;
-/// Words that a table can have.
+/// The maximum number of words of a table.
 pub(super) const LIMIT: usize = ((1 << PIECES) - 1) * PAGE;
-/// Most words that the first piece is made for, whatever is expected: 128 MiB of addresses, if not of memory.
+/// The maximum number of words of the first piece, whatever is expected: 128 MiB of address space, if not of memory.
 const MOST_AT_FIRST: usize = 1 << 24;
 
 /// The table.
@@ -32,13 +32,13 @@ impl std::fmt::Debug for Paged {
 }
 
 impl Paged {
-    /// For so many words, or more.
+    /// Creates a table for the expected number of words, or more.
     pub(super) fn new(expected: usize) -> Self {
         let first = expected.clamp(PAGE, MOST_AT_FIRST).next_power_of_two();
         Self { first, pieces: std::array::from_fn(|piece| OnceWords::new(first << piece)) }
     }
 
-    /// Which piece, and which place in it, has a word.
+    /// The piece that has a word, and its position in the piece.
     #[inline]
     const fn place(&self, index: usize) -> (usize, usize) {
         let shifted = index.saturating_add(self.first);
@@ -65,7 +65,7 @@ impl Paged {
         self.pieces.get(piece)?.get().get(at)
     }
 
-    /// The word at `index`, whose piece is made if it does not exist; `None` past the limit, or if there is no memory.
+    /// The word at `index`. Creates its piece if it does not exist. `None` past the limit, or if there is no memory.
     #[inline]
     pub(super) fn make(&self, index: usize) -> Option<&AtomicU64> {
         self.get(index).or_else(|| self.make_piece(index))

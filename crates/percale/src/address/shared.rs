@@ -1,16 +1,16 @@
 //! The words of a vector that several processes use: one sealed memfd, mapped by each of them.
 //!
-//! It has room for a fixed number of entries, but pages only for those that were written. In order: the cells and what
-//! the memory says of itself, a page; counts of pages of entries; ranges; entries; records; numbers. A count says whether its page
-//! exists, whether the page's records do, and how many of its entries are marked as removed. At the end are the numbers of
-//! the entries, for those who look for them in memory: each is its index.
+//! It has room for a fixed number of entries, but physical pages only for those that were written. The layout, in order: one page with the
+//! cells and the description of the memory itself; counts of pages of entries; ranges; entries; records; numbers. A count also has bits for
+//! whether its page exists and whether the page's records exist, beside the number of the page's entries that are marked as removed. At the end
+//! are the numbers of the entries, for callers that look for them in memory: each number is its index.
 //!
-//! **Who reads** takes no lock and changes nothing. **Who writes** locks the file (flock(2), by a description of its own, so
-//! that the lock ends with the process), and says in a cell that it writes. Who finds that said is behind a process that died
-//! while it wrote, and puts the table in order first: every count is made anew from the entries.
+//! **Readers** take no lock and change nothing. **Writers** lock the file (flock(2), with a file description of their own, so that the lock ends
+//! with the process), and set a cell while they write. A writer that finds the cell set runs after a process that died while it wrote, and
+//! restores the table first: every count is computed anew from the entries.
 //!
-//! Another process of this user may write anything here. Every number is checked against the room there is; what is wrong
-//! gives wrong addresses, or none, and no more than that.
+//! Another process of this user may write anything here. Every number is checked against the room that exists; a wrong value yields wrong
+//! addresses, or none, and has no other effect.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,33 +27,33 @@ use super::store::{CELLS, Cell, Cells, RANGE};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::words::Words;
 
-/// What such memory begins with, behind the cells.
+/// The mark of such memory, behind the cells.
 const MARK: u64 = 0x7065_7263_2d61_7631;
 /// Where the mark and the number of entries are.
 const MARK_AT: usize = 256;
 const CAPACITY_AT: usize = 257;
-/// Where it is said how many numbers are written.
+/// Where the count of written numbers is.
 const NUMBERED_AT: usize = 258;
 const _: () = assert!(CELLS <= MARK_AT, "cells come first");
 
 /// Words of a page of memory.
 const HEAD: usize = 512;
-/// Ranges there can be.
+/// The maximum number of ranges.
 const RANGES: usize = 4096;
-/// Fewest entries that there is room for; a multiple of what fills a page with counts.
+/// The smallest capacity in entries; a multiple of the entries of a page full of counts.
 const LEAST: usize = 1 << 22;
-/// Most.
+/// The largest capacity.
 const MOST: usize = 1 << 32;
 
-/// A count's bit that says that the page exists; one that says so of its records.
+/// The bit of a count for whether the page exists, and the bit for whether its records exist.
 const PRESENT: u64 = 1 << 63;
 const RECORDS: u64 = 1 << 62;
 const NUMBER: u64 = RECORDS - 1;
 
-/// How long to wait for a writer. One that needs longer was stopped.
+/// How long to wait for a writer. A writer that takes longer was stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where things are, in words.
+/// The offsets of the parts, in words.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     capacity: usize,
@@ -84,7 +84,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// New memory, for at least `expected` entries, and a name for it that others may see.
+    /// Creates memory for at least `expected` entries, under a name that other processes can see.
     pub(super) fn create(name: &str, expected: usize) -> io::Result<Self> {
         let capacity = expected.saturating_mul(2).clamp(LEAST, MOST).next_power_of_two();
         let layout = Layout::of(capacity);
@@ -98,7 +98,7 @@ impl Shared {
         Ok(Self { words, fd, layout, read_only: false })
     }
 
-    /// Memory that another process made. `fd` is a description of its own.
+    /// Opens memory that another process created. `fd` has a file description of its own.
     pub(super) fn open(fd: OwnedFd, read_only: bool) -> io::Result<Self> {
         let bytes = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData)?;
         let mapping = if read_only { Mapping::read_only(fd.as_fd(), bytes)? } else { Mapping::of(fd.as_fd(), bytes)? };
@@ -163,7 +163,7 @@ impl Shared {
         self.record(index).ok_or(AddressError::Full)
     }
 
-    /// Gives memory to a page of entries or records, of `words` words each, and notes that.
+    /// Allocates the memory of a page of entries or records, of `words` words, and sets the page's bit.
     fn make_page(&self, page: usize, bit: u64, part: usize, words: usize) -> Result<(), AddressError> {
         let count = self.count_word(page).ok_or(AddressError::Full)?;
         let before = count.load(Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Shared {
         self.words.get(self.layout.numbers).map_or(0, |word| std::ptr::from_ref(word).expose_provenance())
     }
 
-    /// Locks the memory against other writers. True if the one before died while it wrote.
+    /// Locks the memory against other writers. True if the previous writer died while it wrote.
     pub(super) fn lock(&self) -> Result<bool, AddressError> {
         if self.read_only {
             return Err(AddressError::ReadOnly);
@@ -249,7 +249,7 @@ impl Shared {
         Ok(writing.is_some_and(|writing| writing.swap(1, Ordering::AcqRel) != 0))
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(super) fn unlock(&self) {
         if let Some(writing) = self.words.get(Cell::Writing as usize) {
             writing.store(0, Ordering::Release);
@@ -259,13 +259,13 @@ impl Shared {
         }
     }
 
-    /// Puts one page in order after a writer's death: `here` entries of it are in use or were. Tells how many are free.
+    /// Restores one page after a writer died: `here` of its entries are or were in use. Returns how many of them are free.
     pub(super) fn mend_page(&self, page: usize, here: usize, in_range: impl Fn(usize) -> bool) -> u64 {
         let Some(words) = self.page(page) else { return 0 };
         let mut removed = 0;
         for (at, word) in words.iter().enumerate() {
             if at >= here {
-                word.store(0, Ordering::Release); // Its writer told nobody of it.
+                word.store(0, Ordering::Release); // Its writer did not publish it.
                 continue;
             }
             let untouched = word.load(Ordering::Relaxed) == 0 && !in_range(page * PAGE + at);

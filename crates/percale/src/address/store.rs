@@ -1,6 +1,6 @@
 //! Where a vector's words are: in this process, or shared with others.
 //!
-//! Both have the same parts, all of them 64-bit words that begin as 0: *cells*, one for each number that the table keeps
+//! Both kinds have the same parts, all of them 64-bit words that begin as 0: *cells*, one for each number that the table keeps
 //! about itself; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that exist or do not; one
 //! *count* for each page of entries; and *ranges*, a few words each.
 
@@ -13,7 +13,7 @@ use super::paged::LIMIT;
 use super::shared::Shared;
 use crate::memory::words::Array;
 
-/// What a table keeps about itself.
+/// The numbers that a table keeps about itself.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(super) enum Cell {
@@ -33,14 +33,14 @@ pub(super) enum Cell {
     Changes,
     /// Removals so far, twice; odd while one is under way.
     Removals,
-    /// A writer is at work, or died at it.
+    /// A writer is writing, or died while it wrote.
     Writing,
 }
 
-/// Cells.
+/// The number of cells.
 pub(super) const CELLS: usize = Cell::Writing as usize + 1;
 
-/// What is found without asking whose it is.
+/// The cells, reached in the same way for both kinds of store.
 pub(super) type Cells = Array<CELLS>;
 
 /// Words of a range: its first index, how many entries it has, how many addresses of its block come before them, and
@@ -65,7 +65,7 @@ impl Range {
         }
     }
 
-    /// The range that words say, if they say one.
+    /// Reads the range that words contain, if they contain one.
     #[inline]
     fn read(words: &[AtomicU64]) -> Option<Self> {
         let words: &[AtomicU64; RANGE] = words.first_chunk()?;
@@ -85,22 +85,22 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Words of this process, for so many entries, or more.
+    /// Creates words of this process, for the expected number of entries, or more.
     pub(super) fn local(expected: usize) -> Self {
         Self { cells: Cells::here(), local: Local::new(expected), shared: None }
     }
 
-    /// Words that others use as well.
+    /// Uses words that other processes use as well.
     pub(super) fn shared(shared: Shared) -> Self {
         Self { cells: shared.cells(), local: Local::new(0), shared: Some(shared) }
     }
 
-    /// What is shared, if it is.
+    /// The shared words, if they are shared.
     pub(super) fn as_shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
 
-    /// Entries that there can be.
+    /// The maximum number of entries.
     #[inline]
     pub(super) fn limit(&self) -> usize {
         match &self.shared {
@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    /// The entry at `index`, whose page is made if need be.
+    /// The entry at `index`. Creates its page if necessary.
     #[inline]
     pub(super) fn make_entry(&self, index: usize) -> Result<&AtomicU64, AddressError> {
         match &self.shared {
@@ -155,7 +155,7 @@ impl Store {
         }
     }
 
-    /// The record at `index`, whose page is made if need be.
+    /// The record at `index`. Creates its page if necessary.
     pub(super) fn make_record(&self, index: usize) -> Result<(&AtomicU64, &AtomicU64), AddressError> {
         match &self.shared {
             None => {
@@ -166,7 +166,7 @@ impl Store {
         }
     }
 
-    /// Sees to the numbers of all entries before `end` being in memory, where that is for others to see.
+    /// Writes the numbers of all entries before `end`, if the words are shared.
     #[inline]
     pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
         match &self.shared {

@@ -10,7 +10,7 @@ use super::error::AddressError;
 use super::name::{Family, Name, literal, port_of};
 use super::paged::LIMIT;
 
-/// What is to be inserted.
+/// The nodes and services to insert.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Symmetric<'a> {
     pub(super) node: &'a str,
@@ -19,16 +19,16 @@ pub(super) struct Symmetric<'a> {
     pub(super) services: usize,
 }
 
-/// A range, without asking anybody.
+/// A range as far as it is known without a resolver.
 #[derive(Debug)]
 pub(super) enum Kind {
     Empty,
     Block(Block),
-    /// Of names, from this port on.
+    /// Names to resolve, with services from this port on.
     Named(u16),
 }
 
-/// Addresses of a block; or so many that failed for one reason.
+/// The addresses of a block, or the number of addresses that failed for one reason.
 pub(super) type Part = Result<Block, (u64, AddressError)>;
 
 impl Symmetric<'_> {
@@ -37,10 +37,10 @@ impl Symmetric<'_> {
         AddressError::Range { node, nodes: self.nodes, service, services: self.services, reason }
     }
 
-    /// The blocks that these addresses are, in order; a node that has no address fails alone, with all its services.
+    /// Returns the blocks of these addresses, in order. A node without an address fails alone, with all its services.
     ///
     /// # Errors
-    /// If there is no such range at all. `resolve` finds the address of a name with a port.
+    /// If there is no such range. `resolve` returns the address of a name with a port.
     pub(super) fn blocks(
         &self,
         family: Option<Family>,
@@ -53,7 +53,7 @@ impl Symmetric<'_> {
         }
     }
 
-    /// What can be said without asking anybody: whether there is such a range, but for unknown names.
+    /// Checks the range as far as that is possible without a resolver, which may still find unknown names.
     pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
         let port = port_of(self.service)?;
         if self.nodes == 0 || self.services == 0 {
@@ -82,7 +82,7 @@ impl Symmetric<'_> {
     ) -> Result<Vec<Part>, AddressError> {
         let services = self.services as u64;
         let mut blocks = Vec::new();
-        // Names in a row mostly have addresses in a row: one block.
+        // Consecutive names mostly have consecutive addresses, which form one block.
         let mut run: Option<(SocketAddr, u64)> = None;
         for name in self.names()? {
             let found = resolve(&name, port).and_then(|address| {

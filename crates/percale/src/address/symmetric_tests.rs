@@ -83,7 +83,7 @@ fn av_045_what_cannot_count_up_is_refused() {
     }
 }
 
-/// The straightforward way: every address by itself; `None` if there is no such range.
+/// The straightforward implementation: every address separately. `None` if there is no such range.
 fn model(range: &Symmetric<'_>) -> Option<Vec<Option<SocketAddr>>> {
     let port: u32 = range.service.parse().unwrap();
     let mut all = Vec::new();

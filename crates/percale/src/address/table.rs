@@ -1,14 +1,14 @@
 //! The table of a vector: entries by index, ranges, and finding free indices.
 //!
-//! **Reading takes no lock.** An index's word says everything, except where it was never written: there the range that
-//! has the index says it. Ranges are only ever added, each behind all entries that exist, so they are sorted by index.
+//! **Reading takes no lock.** An index's word determines the address, except where it was never written: there the range that contains the
+//! index does. Ranges are only ever added, each behind all entries that exist, so they are sorted by index.
 //!
-//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word says that nobody is
-//! there, and each word for an IPv6 address has a tag of its own. So a reader that finds the same word before and after
-//! reading the record has read what belongs to it.
+//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word marks the index as empty, and each word
+//! for an IPv6 address has a tag of its own. So a reader that finds the same word before and after reading the record has read the record
+//! that belongs to the word.
 //!
-//! **Writers** take a lock, and publish an entry's word last. What was removed is marked in its word, also within a range,
-//! and counted by page; the lowest free index is found by these counts.
+//! **Writers** take a lock, and publish an entry's word last. A removed address is marked in its word, also within a range, and counted by
+//! page; these counts are used to find the lowest free index.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,10 +19,11 @@ use super::error::AddressError;
 use super::paged::{LIMIT, PAGE};
 use super::store::{Cell, Range, Store};
 
-/// A block of at least so many addresses is kept as a range.
+/// A block of at least this many addresses is kept as a range.
 const RANGE_FROM: u64 = 9;
 
-/// A reader that is disturbed so often is in the hands of somebody who does not follow the rules.
+/// The maximum number of attempts to read a record. A reader that is disturbed more often shares the memory with a process that does not
+/// follow this protocol.
 const TRIES: usize = 10_000;
 
 impl Store {
@@ -35,7 +36,7 @@ impl Store {
         }
     }
 
-    /// The address at an index, if there is one and it is an IPv4 one: that fits a register.
+    /// The address at an index, if it is an IPv4 address, which fits in a register.
     #[inline]
     pub(super) fn load_v4(&self, index: usize) -> Option<(Ipv4Addr, u16)> {
         let word = self.entry(index).map_or(Entry::Untouched.pack(), |word| word.load(Ordering::Acquire));
@@ -63,7 +64,7 @@ impl Store {
             let Entry::V6(port, _) = Entry::unpack(before) else { return self.read(index, word) };
             let (high, low) = self.record(index)?;
             let (high, low) = (high.load(Ordering::Relaxed), low.load(Ordering::Relaxed));
-            // Pairs with the writer's: who has seen any of a later record sees that the word is another.
+            // Pairs with the writer's fence: a reader that has seen any part of a later record sees that the word has changed.
             fence(Ordering::Acquire);
             if word.load(Ordering::Relaxed) == before {
                 return Some(unfold_scope(u128::from(high) << 64 | u128::from(low), port));
@@ -89,11 +90,11 @@ impl Store {
     /// The range that has this index.
     #[inline]
     fn range_around(&self, index: u64) -> Option<Range> {
-        // Acquire: so many ranges were written before.
+        // Acquire: the ranges that the count covers were written before it.
         let mut low = 0;
         // More than one is the rarer case.
         let mut high = self.cell(Cell::Ranges).load(Ordering::Acquire).checked_sub(1)? as usize;
-        // The last that begins no later is one of these.
+        // The last range that begins at or before the index is one of these.
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if self.range_start(middle)? <= index { low = middle } else { high = middle - 1 }
@@ -151,13 +152,13 @@ impl Store {
     }
 }
 
-/// Somebody who has the lock of writers: one batch of insertions, or a removal.
+/// Write access to the table, under the lock of writers: for one batch of insertions, or a removal.
 ///
 /// Within a batch indices only go up, so that an address that fails leaves its index unused, and does not shift others.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     store: &'a Store,
-    /// Indices below this are not looked at any more.
+    /// Indices below this are not used in this batch.
     cursor: usize,
     /// The first index that was skipped.
     skipped: Option<usize>,
@@ -165,7 +166,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// For who has the lock.
+    /// Begins a batch. The caller holds the lock of writers.
     pub(super) fn new(store: &'a Store) -> Self {
         Self { store, cursor: usize::try_from(store.get(Cell::Hint)).unwrap_or(0), skipped: None, inserted: 0 }
     }
@@ -195,7 +196,7 @@ impl<'a> Writer<'a> {
         let (high, low) = self.store.make_record(index)?;
         let tag = self.store.get(Cell::Tag).wrapping_add(1);
         self.store.set(Cell::Tag, tag);
-        // A reader that sees any of what is written below sees the word as it is now, or later, and reads again.
+        // A reader that sees any part of the record that is written below also sees the word of now, or a later one, and reads again.
         fence(Ordering::Release);
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);
@@ -203,7 +204,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Leaves the next index unused: its address was none.
+    /// Leaves the next index unused, because its address is invalid.
     pub(super) fn skip(&mut self) {
         let hole = self.next_hole();
         let index = hole.unwrap_or_else(|| self.store.end());
@@ -217,7 +218,7 @@ impl<'a> Writer<'a> {
         self.cursor = index + 1;
     }
 
-    /// Puts the addresses of a block at the next indices: tells runs of indices, by their first and how many.
+    /// Puts the addresses of a block at the next indices, and calls `tell` for each run of indices with its first index and its length.
     pub(super) fn insert_block(&mut self, block: &Block, mut tell: impl FnMut(usize, u64)) -> Result<(), AddressError> {
         let mut done = 0;
         while done < block.len() {
@@ -232,7 +233,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Adds what is left of a block behind all entries; false if there is no room for a range.
+    /// Adds the rest of a block, from address `skip` on, behind all entries. False if there is no room for a range.
     fn append_range(&mut self, block: &Block, skip: u64) -> Result<bool, AddressError> {
         let (first, count) = (self.store.end() as u64, block.len() - skip);
         let end = first.checked_add(count).filter(|end| *end <= self.store.limit() as u64).ok_or(AddressError::Full)?;
@@ -248,7 +249,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// Removes what is at an index; false if there is nothing.
+    /// Removes the address at an index. False if there is none.
     pub(super) fn remove(&mut self, index: usize) -> Result<bool, AddressError> {
         let there = match self.store.entry(index).map(|word| Entry::unpack(word.load(Ordering::Relaxed))) {
             Some(Entry::V4(..) | Entry::V6(..)) => true,
@@ -312,14 +313,14 @@ impl Drop for Writer<'_> {
             self.store.add(Cell::Changes, 1);
         }
         if self.inserted > 0 || self.skipped.is_some() {
-            // Everything from the old hint to the cursor is taken, but for what was skipped.
+            // All indices from the old hint to the cursor are in use, except those that were skipped.
             self.store.set(Cell::Hint, self.skipped.unwrap_or(self.cursor) as u64);
         }
     }
 }
 
 impl Store {
-    /// Puts the table in order behind a writer that died: whatever it had not told anybody of is free.
+    /// Restores the table after a writer died: entries that it had not published become free.
     pub(super) fn mend(&self) {
         let ranges = self.get(Cell::Ranges) as usize;
         let behind = ranges.checked_sub(1).and_then(|last| self.range(last));
@@ -328,7 +329,7 @@ impl Store {
         let end = self.end();
         let mut free = 0;
         if let Some(shared) = self.as_shared() {
-            // It may have written many pages that it told nobody of.
+            // The writer may have written many pages without publishing them.
             for page in 0..self.limit().div_ceil(PAGE) {
                 let here = end.saturating_sub(page * PAGE).min(PAGE);
                 free += shared.mend_page(page, here, |index| self.range_around(index as u64).is_some());
@@ -353,7 +354,7 @@ impl Store {
         self.set(cell, self.get(cell).wrapping_add_signed(more));
     }
 
-    /// Entries up to here may be in use.
+    /// The end of the entries that may be in use.
     fn end(&self) -> usize {
         usize::try_from(self.get(Cell::End)).unwrap_or(LIMIT).min(self.limit())
     }

@@ -2,15 +2,15 @@
 //!
 //! An [`AddressVector`] gives each network address that is inserted a [`PeerAddress`]. A table gives the lowest unused
 //! index; a map gives values that the application must not interpret (they are indices too). An entry costs 8 bytes for
-//! an IPv4 address and 24 for an IPv6 address, and a symmetric range some 80 bytes, however long it is; who is connected
-//! is none of the vector's business. **Reads take no lock** (`table` says how that goes). Cloning gives another handle
-//! to the same vector. A forked child cannot change a vector of its parent's, and finds nothing in it, but for what a lookup
-//! reads in its own copy of the parent's memory.
+//! an IPv4 address and 24 for an IPv6 address, and a symmetric range some 80 bytes, however long it is. The vector does not
+//! track which peers are connected. **Reads take no lock** (see `table`). Cloning gives another handle to the same vector. A
+//! forked child cannot change a vector of its parent, and finds nothing in it; only a lookup reads the child's own copy of the
+//! parent's memory.
 //!
-//! Looking for the number of an address ([`AddressVector::find`]) walks the table. That is the price of the small
-//! entries: an index would cost more than the table itself, for peers most of which are never heard from. It takes
-//! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::removals`] tells who
-//! keeps the answer when to ask again.
+//! [`AddressVector::find`], which returns the number of an address, walks the table. That is the price of the small
+//! entries: an index would cost more than the table itself, for peers most of which never send anything. It takes
+//! about a nanosecond per entry, once for each connection that a peer makes. A caller that keeps the answer compares
+//! [`AddressVector::removals`] to find out when to ask again.
 
 use crate::transport::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -40,33 +40,33 @@ pub enum VectorType {
     Map,
 }
 
-/// How a vector is made.
+/// The options of a vector.
 #[derive(Clone, Debug, Default)]
 pub struct VectorOptions {
     /// What its numbers mean.
     pub kind: VectorType,
-    /// The only family of addresses that it takes; `None`: both.
+    /// The only family of addresses that the vector accepts; `None`: both.
     pub family: Option<Family>,
     /// Top bits of a [`PeerAddress`] that number a peer's receive contexts, at most 31.
     pub receive_context_bits: u32,
-    /// How many addresses are expected. More are taken; a named vector that is made has room for at least as many.
+    /// How many addresses are expected. The vector accepts more; a named vector is created with room for at least as many.
     pub expected: usize,
-    /// A name by which other processes of this user share the vector: who opens it first makes it, and it lasts as long as
-    /// any of them. Vectors of different families are different, whatever their names.
+    /// A name by which other processes of this user share the vector. The first process that opens it creates it, and it exists
+    /// until the last of them closes it. Vectors of different families are different, whatever their names.
     pub name: Option<String>,
     /// The domain's name: vectors of one name in differently named domains are different, too.
     pub domain: String,
-    /// Of a named vector: it must be there, and is only looked at.
+    /// The named vector must exist, and is only read.
     pub read_only: bool,
-    /// Of a named map: what its numbers count from. Equal numbers mean the same peer to processes with equal bases.
+    /// The base of the numbers of a named map. Equal numbers mean the same peer in processes with equal bases.
     pub base: u64,
 }
 
-/// Numbers for peers. Each handle is the same vector.
+/// An address vector: numbers for peers. Clones are handles to the same vector.
 #[derive(Clone)]
 pub struct AddressVector {
     shared: Arc<Shared>,
-    /// The store's, within reach.
+    /// The cells of the store, kept here for direct access.
     cells: Cells,
 }
 
@@ -75,11 +75,11 @@ crate::short_debug!(AddressVector, "AddressVector");
 #[derive(Debug)]
 struct Shared {
     options: VectorOptions,
-    /// What of a number does not name a receive context.
+    /// The bits of a number that do not name a receive context.
     mask: u64,
     store: Store,
     writing: ProcessMutex<()>,
-    /// Tells other processes that this one has the vector.
+    /// Announces to other processes that this one has the vector.
     _presence: Option<ProcessSocket>,
 }
 
@@ -100,7 +100,7 @@ impl Drop for Lock<'_> {
 }
 
 impl AddressVector {
-    /// An empty vector; with a name, that vector.
+    /// Creates an empty vector, or creates or opens the vector of the given name.
     ///
     /// # Errors
     /// If too many bits are to be reserved for receive contexts, or the named vector cannot be made or opened.
@@ -148,10 +148,10 @@ impl AddressVector {
     }
 
     /// Inserts an address: a `SocketAddr`, or a text such as `"node7:7471"`. An address that is inserted twice has two
-    /// numbers. A name that must be resolved blocks the caller, but no other.
+    /// numbers. Resolving a name blocks the caller, but no other caller.
     ///
     /// # Errors
-    /// If it names no endpoint, is not of the vector's family, or the vector is full. Nothing is changed then.
+    /// If it is not the address of an endpoint, is not of the vector's family, or the vector is full. Nothing is changed then.
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
         let address = self.resolved(&address)?;
         let (_lock, mut writer) = self.shared.write()?;
@@ -163,11 +163,11 @@ impl AddressVector {
     /// after it. An iterator that changes this vector itself waits for ever.
     ///
     /// # Errors
-    /// If the vector cannot be changed at all. A bad address is no error of the call.
+    /// If the vector cannot be changed at all. A bad address does not fail the call.
     pub fn insert_many<N: Name>(&self, addresses: impl IntoIterator<Item = N>) -> Result<Inserted, AddressError> {
         let mut inserted = Inserted::default();
         let mut addresses = addresses.into_iter();
-        // Names are resolved before the lock is taken; addresses need no more than a look.
+        // Names are resolved before the lock is taken; addresses are only checked.
         let mut all = addresses.by_ref().map(|address| self.resolved(&address)).peekable();
         if N::IMMEDIATE {
             self.put(&mut inserted, all)?;
@@ -178,7 +178,7 @@ impl AddressVector {
         Ok(inserted)
     }
 
-    /// As [`insert_many`](Self::insert_many); an address that failed before has its place, and fails.
+    /// Like [`insert_many`](Self::insert_many), but the list may contain addresses that failed before: they keep their places, and fail.
     ///
     /// # Errors
     /// As [`insert_many`](Self::insert_many).
@@ -191,7 +191,7 @@ impl AddressVector {
         Ok(inserted)
     }
 
-    /// Inserts outcomes of resolving.
+    /// Inserts the outcomes of resolving names.
     fn put(
         &self,
         inserted: &mut Inserted,
@@ -208,7 +208,7 @@ impl AddressVector {
         Ok(())
     }
 
-    /// As [`insert_many`](Self::insert_many), with an outcome for each address.
+    /// Like [`insert_many`](Self::insert_many), but returns an outcome for each address.
     pub fn insert_all<N: Name>(
         &self,
         addresses: impl IntoIterator<Item = N>,
@@ -233,8 +233,8 @@ impl AddressVector {
 
     /// Inserts `nodes` nodes counted up from `node` with `services` services each, counted up from `service`; all
     /// services of a node before the next node (`fi_av_insertsym`). A node is an address, or a name that ends in a number
-    /// (`node08` is followed by `node09`); a service is a port, or the name of the first one. What lies behind all that was
-    /// inserted before takes the room of one entry, however much it is.
+    /// (`node08` is followed by `node09`); a service is a port, or the name of the first one. The part of the range that is behind all
+    /// addresses inserted before takes the memory of one entry, however long it is.
     ///
     /// # Errors
     /// If there is no such range; a name without an address fails alone, as in [`insert_many`](Self::insert_many).
@@ -293,29 +293,29 @@ impl AddressVector {
         {
             return Some(SocketAddr::new(ip.into(), port));
         }
-        // Taken apart, so that the usual answer need not be in memory, where this one comes: a store that waits for one lookup's
-        // word makes the processor keep the next lookup waiting.
+        // The address is rebuilt from its parts, so that the usual result need not be in memory, where this call returns its result: a store that
+        // waits for one lookup's word makes the processor delay the next lookup.
         match self.lookup_otherwise(peer)? {
             SocketAddr::V4(v4) => Some(SocketAddrV4::new(*v4.ip(), v4.port()).into()),
             SocketAddr::V6(v6) => Some(SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), v6.scope_id()).into()),
         }
     }
 
-    /// Of an IPv4 address of a range, or of a vector that is shared.
+    /// Looks up an IPv4 address of a range, or of a shared vector.
     #[inline(never)]
     fn lookup_v4(&self, peer: PeerAddress) -> Option<(Ipv4Addr, u16)> {
         self.shared.check_process().ok()?;
         self.shared.store.load_v4(self.index(peer)?)
     }
 
-    /// Of any address.
+    /// Looks up any address.
     #[inline(never)]
     fn lookup_otherwise(&self, peer: PeerAddress) -> Option<SocketAddr> {
         self.shared.check_process().ok()?;
         self.shared.store.load(self.index(peer)?)
     }
 
-    /// Removes a peer. Its number may be given to another at once.
+    /// Removes a peer. Its number may be reused at once.
     ///
     /// # Errors
     /// If it is not in the vector.
@@ -326,7 +326,7 @@ impl AddressVector {
         if writer.remove(index)? { Ok(()) } else { Err(AddressError::Unknown(peer)) }
     }
 
-    /// The number of an address, the lowest if it has several; `None` if it is not in the vector. Takes no lock, and
+    /// Returns the number of an address, the lowest if it has several; `None` if it is not in the vector. Takes no lock, and
     /// time in proportion to the entries that are not in ranges.
     #[must_use]
     pub fn find(&self, address: SocketAddr) -> Option<PeerAddress> {
@@ -334,29 +334,29 @@ impl AddressVector {
         self.shared.store.find(address).map(|index| self.number(index))
     }
 
-    /// Grows with every change: what [`find`](Self::find) did not find is still not there if this was the same before the
-    /// question as it is now.
+    /// A counter that grows with every change. An address that [`find`](Self::find) did not find is still not in the vector if this
+    /// had the same value before that call as it has now.
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {
         if self.shared.writing.is_here() { self.changes_here() } else { 0 }
     }
 
-    /// As [`changes`](Self::changes), for endpoints, which are not used in a forked child.
+    /// Like [`changes`](Self::changes), for endpoints, which are not used in a forked child.
     #[inline]
     pub(crate) fn changes_here(&self) -> u64 {
         self.cells[Cell::Changes as usize].load(Ordering::Acquire)
     }
 
-    /// Grows with every removal: what [`find`](Self::find) or [`lookup`](Self::lookup) has answered is still right if this
-    /// was the same, and even, before the question as it is now. It is odd while something is being removed.
+    /// A counter that grows with every removal. A result of [`find`](Self::find) or [`lookup`](Self::lookup) is still valid if this had
+    /// the same value before that call as it has now, and the value is even. It is odd while an address is being removed.
     #[must_use]
     #[inline]
     pub fn removals(&self) -> u64 {
         if self.shared.writing.is_here() { self.removals_here() } else { 0 }
     }
 
-    /// As [`removals`](Self::removals), for endpoints, which are not used in a forked child.
+    /// Like [`removals`](Self::removals), for endpoints, which are not used in a forked child.
     #[inline]
     pub(crate) fn removals_here(&self) -> u64 {
         self.cells[Cell::Removals as usize].load(Ordering::Acquire)
@@ -370,7 +370,7 @@ impl AddressVector {
         self.shared.store.as_shared().map(shared::Shared::numbers)
     }
 
-    /// Peers in the vector.
+    /// Returns the number of peers in the vector.
     #[must_use]
     pub fn len(&self) -> usize {
         if !self.shared.writing.is_here() {
@@ -403,7 +403,7 @@ impl AddressVector {
     }
 }
 
-/// The system's code for what could not be opened.
+/// The system's error code for a vector that could not be opened.
 fn code_of(error: &std::io::Error) -> i32 {
     match error.kind() {
         std::io::ErrorKind::NotFound => libc::ENOENT,
@@ -413,14 +413,14 @@ fn code_of(error: &std::io::Error) -> i32 {
 }
 
 impl Shared {
-    /// Refuses a forked child, where the lock may be held by a thread that is not there, shared words are not mapped, and a lock on their
-    /// file would be the parent's too.
+    /// Returns an error in a forked child: a thread that does not exist there may hold the lock, the shared words are not mapped, and a lock on
+    /// their file would also be the parent's.
     #[inline]
     fn check_process(&self) -> Result<(), AddressError> {
         if self.writing.is_here() { Ok(()) } else { Err(AddressError::Forked) }
     }
 
-    /// The lock of writers, and who works under it; who works is to be dropped first.
+    /// Takes the lock of writers, and returns it with a writer. The writer is to be dropped before the lock.
     fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
         let mut lock = Lock { _here: self.writing.lock().ok_or(AddressError::Forked)?, there: None };
         if let Some(shared) = self.store.as_shared() {

@@ -24,7 +24,7 @@ impl Digest {
     }
 }
 
-/// Every bit of the result depends on every bit of the word.
+/// Mixes a word: every bit of the result depends on every bit of the word.
 const fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -32,7 +32,7 @@ const fn mixed(mut bits: u64) -> u64 {
 }
 
 impl CollectiveWork {
-    /// A digest of what an operation does, in the upper half, so that members that disagree find out.
+    /// A digest of the operation's parameters, in the upper half, so that members that posted different operations detect it.
     pub(crate) fn shape(&self) -> u64 {
         let (kind, root): (u64, usize) = match self.what {
             Collective::Barrier => (0, 0),
@@ -48,7 +48,7 @@ impl CollectiveWork {
         let op = if self.what.combines() { self.op.to_u8() } else { 0 };
         let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(self.datatype.to_u8());
         let digest = mixed(mixed(what) ^ self.count as u64);
-        // Never all ones, which are an abort's.
+        // Never all ones, which mean an abort.
         (digest >> 33) << 32
     }
 }

@@ -3,16 +3,16 @@
 use crate::memory::atomic::{AtomicOp, Datatype, fold as combine};
 use crate::memory::volatile::{Segment, View};
 
-/// Bytes that are combined at a time.
+/// The number of bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;
 
-/// So few are combined on the stack.
+/// Up to this many bytes are combined on the stack.
 const FEW: usize = 64;
 
-/// As many bytes as one element has at most.
+/// The size of the largest element, in bytes.
 const WORD: usize = 8;
 
-/// What is combined, two at a time.
+/// Buffers for the two chunks that are combined.
 #[derive(Debug)]
 pub(crate) struct Chunks([[u8; CHUNK]; 2]);
 
@@ -33,7 +33,7 @@ pub(crate) fn fold(
     chunks: &mut Option<Box<Chunks>>,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
-    // The shortest of all, and of known length, so that nothing is asked of that.
+    // The shortest case, with a length known at compile time, so that it needs no further checks.
     if ours.len() == WORD && theirs.len() == WORD {
         let (mut left, mut right) = ([0; WORD], [0; WORD]);
         first.copy_to(&mut left);
@@ -56,7 +56,7 @@ pub(crate) fn fold(
     }
 }
 
-/// Combines what fits `left` and `right`.
+/// Combines pieces that fit into `left` and `right`.
 #[inline]
 fn fold_piece(
     (first, second, result): (Segment, Segment, Segment),

@@ -1,22 +1,26 @@
-//! Joining: how the members of a list come to be a group.
+//! Joining: how the members of a list become a group.
 //!
-//! Nothing here sends: what is to be done is left in [`Joins::deeds`], in order, for whoever has the links.
+//! Nothing here sends. The actions to perform are queued in [`Joins::deeds`], in order, for the caller, which has the connections.
 //!
 //! # How
-//! The members are a tree, by rank. A member that has joined, and all below which have, says so to the one above it. When the one at the top
-//! has heard that of everybody it gives the group a name, which goes down the tree: with it a member knows that all have joined. Names are
-//! digests of the namer's incarnation and of a count of its own, so that none is given twice, and whatever is left of an earlier group of the same
-//! members, or of a member's earlier life, is nobody's any more. Joins of one list take their turn.
+//! The members form a tree, by rank. When a member and all members below it have joined, it reports this to the member above. When the root
+//! has received this report from all members directly below it, it gives the group a name, which is sent down the tree: a member that receives
+//! the name knows that all have joined. A name is a digest of the incarnation of the member that chose it and of a count of that member, so no
+//! name is given twice. Messages that are left over from an earlier group of the same members, or from a member's earlier process, therefore
+//! match no group. Joins of one list run one after another.
 //!
 //! # Which joins belong together
-//! Every join of a list is an *attempt*. On each connection of the tree both ends number theirs, from 1; those of one number belong together.
-//! A connection ends with either process, so a member that was started anew and one that was here all the time count from 1 again. Where an
-//! attempt fails that is said on all connections, with the number: it ends the other end's of that number, or a lower one, be it under way or
-//! yet to come. One that is left while others of its list are before it fails when its turn comes, so that both ends count it. Who comes late and finds that several have failed takes note of all of them at once: its next one belongs to the
-//! other's next. So nobody waits for a join that is over, and members that try again, however often each, find each other.
+//! Every join of a list is an *attempt*. On each connection of the tree both ends number their attempts, from 1; attempts with the same number
+//! belong together. A connection ends with either process, so a member that was restarted and a member that was not both count from 1 again.
+//! When an attempt fails, the failure is sent on all its connections, with the number. It ends the other end's attempt of that number or of a
+//! lower one, whether that attempt is under way or has not begun yet. An attempt that is left while others of its list are before it fails when
+//! its turn comes, so that both ends count it. A member that joins late and finds that several attempts of the other end have failed takes note
+//! of all of them at once: its next attempt belongs to the next attempt of the other end. So no member waits for a join that is over, and
+//! members that try again, however often each, find each other.
 //!
-//! A name may arrive where the attempt has failed meanwhile: the one that sent it is in a group that will never be, and is told.
-//! A connection that ends ends the attempts of its members at both ends; of a member that was nobody's neighbour only its neighbours need hear.
+//! A name may arrive where the attempt has failed meanwhile: then the sender is in a group that will never be complete, and is notified.
+//! A connection that ends ends the attempts of its members at both ends. The end of a member that was not a neighbour needs to be known only
+//! by its own neighbours.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -29,18 +33,18 @@ use crate::completion::entry::ErrorCode;
 use crate::transport::Connection;
 use crate::wire::join::Join;
 
-/// What is to be done for joins.
+/// An action that the owner of the connections performs for joins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// A member is waited for: whoever waits for it hears of its death, and that takes a connection.
+    /// Connect to a member that is waited for: detecting its death requires a connection.
     Reach(Connection),
-    /// Something is said to a member about this list.
+    /// Send a member a message about this list.
     Say { to: Connection, list: u64, said: Join },
-    /// A group was agreed on; its messages have this tag.
+    /// The members agreed on a group, whose messages have this tag.
     Agreed { group: u64, tag: u64 },
-    /// It will not be.
+    /// The join of a group failed.
     Failed { group: u64, error: ErrorCode, why: String },
-    /// This member is in a group that is to be broken.
+    /// Notify a member that its group is broken.
     Break { to: Connection, tag: u64 },
 }
 
@@ -48,14 +52,14 @@ pub(crate) enum Deed {
 #[derive(Debug)]
 struct Attempt {
     group: u64,
-    /// What the group is called if it is this member that names it.
+    /// The group's name, if this member is the one that names it.
     name: u64,
     above: Option<Connection>,
     below: Box<[Connection]>,
     begun: bool,
-    /// The one above was told that all are here.
+    /// The member above was notified that this member and all below it have joined.
     ready: bool,
-    /// It was left before its turn came, which its group has been told; the other members are when it comes.
+    /// The attempt was left before its turn came. Its group was notified of that; the other members are notified when the turn comes.
     left: bool,
 }
 
@@ -65,22 +69,22 @@ impl Attempt {
     }
 }
 
-/// What both ends of a connection have said of a list since it is there, or is being made.
+/// The state of a list on one connection: what both ends have sent about the list since the connection exists, or is being made.
 #[derive(Debug, Default)]
 struct Edge {
     /// The number of our latest attempt.
     ours: u64,
-    /// Of the peer's latest that we know of.
+    /// The number of the peer's latest attempt that we know of.
     theirs: u64,
-    /// That one is ready.
+    /// The peer's latest attempt is ready.
     ready: bool,
-    /// The latest of the peer's that failed, or 0; and why.
+    /// The number of the peer's latest attempt that failed, or 0; the next field has the cause.
     failed: u64,
     error: Option<ErrorCode>,
 }
 
 impl Edge {
-    /// An attempt of ours begins; if the peer's has failed, says why.
+    /// Begins an attempt of ours. Returns the error if the peer's attempt has failed already.
     fn begin(&mut self) -> Option<ErrorCode> {
         self.ours = self.ours.saturating_add(1);
         if self.failed < self.ours {
@@ -91,15 +95,15 @@ impl Edge {
     }
 }
 
-/// Lists of which a peer may have spoken before we have joined any of them.
+/// The maximum number of lists that a peer may have sent messages about before we have joined any of them.
 const AHEAD: usize = 1 << 14;
 
-/// What was said over one connection.
+/// The lists of one connection.
 #[derive(Debug, Default)]
 struct Edges {
     /// By list.
     lists: HashMap<u64, Edge>,
-    /// Lists that only the peer has spoken of.
+    /// The number of lists that only the peer has sent messages about.
     ahead: usize,
 }
 
@@ -108,7 +112,7 @@ impl Edges {
         self.lists.get(&list)
     }
 
-    /// Of a list that the peer speaks of; `None` if those that we have never joined are too many.
+    /// The state of a list that the peer has sent a message about. `None` if there are too many lists that we have never joined.
     fn heard(&mut self, list: u64) -> Option<&mut Edge> {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => Some(edge.into_mut()),
@@ -120,7 +124,7 @@ impl Edges {
         }
     }
 
-    /// Of a list that we join.
+    /// The state of a list that we join.
     fn joined(&mut self, list: u64) -> &mut Edge {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => {
@@ -137,13 +141,13 @@ impl Edges {
 #[derive(Debug, Default)]
 pub(crate) struct Joins {
     edges: HashMap<Connection, Edges>,
-    /// Those of each list that is being joined; the first is under way.
+    /// The attempts of each list that is being joined; the first is under way.
     lines: HashMap<u64, VecDeque<Attempt>>,
-    /// What is to be done, the first first.
+    /// The actions to perform, in order.
     pub(crate) deeds: VecDeque<Deed>,
 }
 
-/// What a join ends with that is left.
+/// The error of a join that is left.
 const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all had joined");
 
 /// The tag of a group.
@@ -154,7 +158,7 @@ fn tag_of(list: u64, name: u64) -> u64 {
 }
 
 impl Joins {
-    /// This group's members are to be joined, as the next of those with this list.
+    /// Joins this group's members, behind the joins of this list that are queued already.
     pub(crate) fn join(&mut self, list: u64, group: u64, name: u64, members: &[Connection], rank: usize) {
         let (above, below) = neighbours(members.len(), rank);
         let above = above.map(|rank| members[rank]);
@@ -165,7 +169,7 @@ impl Joins {
         self.go_on(list);
     }
 
-    /// A group is left before it is there.
+    /// Leaves a group whose join has not completed.
     pub(crate) fn leave(&mut self, list: u64, group: u64) {
         let Some(line) = self.lines.get_mut(&list) else { return };
         let Some(at) = line.iter().position(|attempt| attempt.group == group && !attempt.left) else { return };
@@ -185,7 +189,7 @@ impl Joins {
         first.is_some_and(|attempt| attempt.begun && attempt.group == group)
     }
 
-    /// A peer says this of a list. False if it makes no sense, or if there are too many that nobody here has joined.
+    /// Handles a peer's message about a list. Returns false if it is invalid, or if there are too many lists that were never joined here.
     #[must_use]
     pub(crate) fn hear(&mut self, list: u64, from: Connection, said: Join) -> bool {
         let Some(edge) = self.edges.entry(from).or_default().heard(list) else { return false };
@@ -227,20 +231,20 @@ impl Joins {
         true
     }
 
-    /// The connection to this peer is over, or did not come about.
+    /// Handles the end of the connection to this peer, or the failure to connect.
     pub(crate) fn gone(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.edges.remove(&from);
-        // What it was to be told is nothing to whoever is there next.
+        // Messages to this peer are not for the process that has its address next.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
         self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
     }
 
-    /// The others know this peer by another name, and so the lists that it is in.
+    /// The other members know this peer by another name, and therefore also the lists that it is in.
     pub(crate) fn misnamed(&mut self, peer: Connection, why: &str) {
         self.fail_with(peer, ErrorCode::Unreachable, why);
     }
 
-    /// All attempts that are under way and wait for this peer fail.
+    /// Fails all attempts that are under way and wait for this peer.
     fn fail_with(&mut self, peer: Connection, error: ErrorCode, why: &str) {
         let waits = |attempt: &Attempt| attempt.neighbours().any(|neighbour| neighbour == peer);
         let lists = self.lines.iter().filter(|(_, line)| line.front().is_some_and(waits));
@@ -250,7 +254,7 @@ impl Joins {
         }
     }
 
-    /// Goes on with the first attempt of a list, and, if that is over, with the next.
+    /// Continues the first attempt of a list, and, if that is over, the next.
     fn go_on(&mut self, list: u64) {
         while let Some(line) = self.lines.get_mut(&list) {
             let Some(attempt) = line.front_mut() else {
@@ -290,7 +294,7 @@ impl Joins {
         }
     }
 
-    /// The first attempt of a list has succeeded.
+    /// Completes the first attempt of a list.
     fn agree(&mut self, list: u64, name: u64) {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.below {
@@ -299,11 +303,11 @@ impl Joins {
         self.deeds.push_back(Deed::Agreed { group: attempt.group, tag: tag_of(list, name) });
     }
 
-    /// It has failed.
+    /// Fails the first attempt of a list.
     fn fail(&mut self, list: u64, error: ErrorCode, why: &str) {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.neighbours() {
-            // Who is gone is told nothing.
+            // A peer that is gone is not notified.
             let Some(edge) = self.edges.get(&to).and_then(|edges| edges.get(list)) else { continue };
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
             self.deeds.push_back(Deed::Say { to, list, said });
@@ -314,7 +318,7 @@ impl Joins {
     }
 }
 
-/// The error that a member told.
+/// The error that a member reported, from its number on the wire.
 pub(crate) fn heard_code(number: u32) -> ErrorCode {
     use ErrorCode::{Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable};
     let codes = [Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable];

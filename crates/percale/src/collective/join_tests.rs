@@ -1,4 +1,4 @@
-//! Joins of members that die, start anew, leave and try again, over a network that takes its time.
+//! Joins of members that die, restart, leave and try again, over a network with delays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -11,14 +11,14 @@ use crate::wire::join::Join;
 
 const LIST: u64 = 5;
 
-/// What one member has of the connection to another.
+/// The state of the connection to another member, as one member sees it.
 #[derive(Debug, Default)]
 enum View {
     #[default]
     Idle,
-    /// What is said waits.
+    /// Messages wait for the connection.
     Connecting(Vec<Message>),
-    /// This connection. What arrives over it is in [`Member::arriving`].
+    /// Connected; the number identifies the connection. Messages that arrive over it are in [`Member::arriving`].
     Up(u64),
 }
 
@@ -26,7 +26,7 @@ enum View {
 enum Message {
     Said(Join),
     Break(u64),
-    /// The other end is no more.
+    /// The other end has closed the connection.
     End,
 }
 
@@ -38,18 +38,18 @@ struct Member {
     arriving: BTreeMap<usize, VecDeque<Message>>,
     /// Groups that are being joined.
     pending: Vec<u64>,
-    /// The tag of the last that was.
+    /// The tag of the last group that was joined.
     joined: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct World {
     members: Vec<Member>,
-    /// Groups and connections so far.
+    /// The number of groups and connections so far.
     count: u64,
-    /// Who has agreed to what.
+    /// The members that have agreed to each tag.
     agreed: HashMap<u64, BTreeSet<usize>>,
-    /// Who was told that it is broken.
+    /// The members that were notified that the group with a tag is broken.
     broken: BTreeMap<u64, BTreeSet<usize>>,
     deaths: usize,
 }
@@ -85,7 +85,7 @@ impl World {
         self.act(who);
     }
 
-    /// Does what its joins want done.
+    /// Performs the actions that the member's joins have queued.
     fn act(&mut self, who: usize) {
         while let Some(deed) = self.members[who].joins.deeds.pop_front() {
             match deed {
@@ -120,7 +120,7 @@ impl World {
             View::Connecting(waiting) => waiting.extend(message),
             View::Up(here) => {
                 let here = *here;
-                // Else there is nobody at the other end any more.
+                // Otherwise the other end of this connection no longer exists.
                 if matches!(self.members[to].views.get(&from), Some(View::Up(there)) if *there == here) {
                     self.members[to].arriving.entry(from).or_default().extend(message);
                 }
@@ -136,7 +136,7 @@ impl World {
         self.act(who);
     }
 
-    /// An attempt to connect ends.
+    /// Completes an attempt to connect.
     fn connect(&mut self, from: usize, to: usize) {
         if !self.members[to].alive {
             return self.gone(from, to, ErrorCode::Refused);
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// The process ends; some of what it said last arrives.
+    /// Ends the process. Some of its last messages still arrive.
     fn kill(&mut self, who: usize, arrives: usize) {
         if !self.members[who].alive {
             return;
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// What may happen next by itself.
+    /// The events that may happen next without a call: a member, its peer, and whether a connection attempt ends or a message arrives.
     fn events(&self) -> Vec<(usize, usize, bool)> {
         let mut all = Vec::new();
         for (who, member) in self.members.iter().enumerate() {
@@ -195,7 +195,7 @@ impl World {
         all
     }
 
-    /// One of these happens.
+    /// Lets one of the [`events`](Self::events) happen. False if there is none.
     fn happen(&mut self, choice: usize) -> bool {
         let events = self.events();
         let Some((who, peer, connects)) = events.get(choice % events.len().max(1)).copied() else { return false };
@@ -213,7 +213,7 @@ impl World {
         assert!(!stuck, "all have joined, and wait: {self:#?}");
     }
 
-    /// Everybody tries until all are in one group; how often that took.
+    /// Lets every member join until all are in one group. Returns the number of rounds.
     fn all_join(&mut self, choices: &mut impl Iterator<Item = usize>) -> usize {
         for round in 1..100 {
             let idle = |who: &usize| self.members[*who].pending.is_empty();
@@ -232,7 +232,7 @@ impl World {
         panic!("they never find each other: {self:#?}");
     }
 
-    /// What came about for some alone was broken for one of them.
+    /// Checks that a group that only some members agreed to was reported broken to at least one of them.
     fn check_broken(&self) {
         let partial = self.agreed.iter().filter(|(_, who)| who.len() < self.members.len());
         for (tag, who) in partial {
@@ -242,7 +242,7 @@ impl World {
     }
 }
 
-/// Choices without end, the given ones first.
+/// An endless sequence of choices, the given ones first.
 fn choices(given: Vec<u16>) -> impl Iterator<Item = usize> {
     let mut state = given.iter().fold(1_u64, |state, choice| state.wrapping_mul(31).wrapping_add(u64::from(*choice)));
     let more = std::iter::repeat_with(move || {
@@ -263,7 +263,7 @@ fn all_join_at_once() {
     }
 }
 
-/// Several joins of everybody, posted at once, are paired in order.
+/// Several joins that every member posts at once are paired in order.
 #[test]
 fn joins_take_their_turn() {
     let mut world = World::new(5);
@@ -272,7 +272,7 @@ fn joins_take_their_turn() {
     assert!(world.agreed.len() == 3 && world.agreed.values().all(|who| who.len() == 5));
 }
 
-/// One that is left before its turn came counts: the joins behind it belong to the others' joins behind theirs.
+/// A join that is left before its turn still counts, so that the joins behind it are paired with the other members' joins behind theirs.
 #[test]
 fn a_join_that_is_left_before_its_turn_counts() {
     for leaver in 0..5 {
@@ -289,7 +289,7 @@ fn a_join_that_is_left_before_its_turn_counts() {
     }
 }
 
-/// What was to be said to a member is nothing to whoever is at its address next.
+/// Messages to a member that is gone are not sent to the process that has its address next.
 #[test]
 fn flt_003_who_is_gone_is_told_nothing() {
     let mut joins = Joins::default();
@@ -304,7 +304,7 @@ fn flt_003_who_is_gone_is_told_nothing() {
 fn flt_008_what_makes_no_sense_is_refused() {
     let hear = |said: &[Join]| {
         let mut joins = Joins::default();
-        joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Between 0 and 3.
+        joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, member 3 below.
         let last = said.iter().map(|said| joins.hear(LIST, 0, *said)).last();
         (last, joins.deeds.iter().any(|deed| matches!(deed, Deed::Agreed { .. })))
     };
@@ -324,7 +324,7 @@ fn flt_008_what_makes_no_sense_is_refused() {
     }
 }
 
-/// Whoever may connect can speak of lists.
+/// Any peer that may connect can send messages about lists.
 #[test]
 fn flt_008_nobody_speaks_of_lists_without_end() {
     let mut joins = Joins::default();
@@ -333,7 +333,7 @@ fn flt_008_nobody_speaks_of_lists_without_end() {
     assert_eq!(heard, 1 << 14);
     assert!(joins.hear(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
     assert!(joins.hear(u64::MAX, 2, failed), "another peer");
-    // Each that is joined makes room for one.
+    // Each list that is joined makes room for another one.
     (0..3).for_each(|list| joins.join(list, list, 0, &[0, 1], 0));
     joins.join(0, 3, 0, &[0, 1], 0);
     let more = (1 << 20..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
@@ -342,7 +342,7 @@ fn flt_008_nobody_speaks_of_lists_without_end() {
     assert!(joins.hear(u64::MAX, 1, failed), "who is there next has said nothing");
 }
 
-/// Who tries a thousand times finds who tries for the second time.
+/// A member that tries a thousand times finds a member that tries for the second time.
 #[test]
 fn flt_003_many_failures_cost_others_one() {
     let mut world = World::new(3);

@@ -4,23 +4,24 @@
 //! * [`Endpoint::join`](crate::Endpoint::join) makes a group of them, when all have joined: [`Group`](crate::endpoint::safe::Group) for
 //!   safe operations, a [`GroupId`] for posted ones ([`CollectiveWork`]).
 //! * A barrier, a broadcast, a reduction, or what else [`Collective`] names, is posted by every member, in the same order. It may wait for
-//!   a counter, as any operation ([`trigger`](crate::trigger)), and once it has begun it goes on by itself: what arrives sets off the next step.
+//!   a counter, as any operation ([`trigger`](crate::trigger)). Once it has begun it continues without further calls: each arriving message
+//!   starts the next step.
 //!
 //! # How
-//! A collective is a short program of steps (`schedule`): sends and receives, waiting for those to end, combining what came. The end of the
-//! last transfer that a step waits for begins the next one. Messages are of a kind of their own, so no receive of the application's
-//! matches them; their tag is a digest of the group, on whose name its members agree when they join (`join`). A group's operations run one
-//! after another, so that between any two members all is sent and expected in one order; with each message comes what operation it belongs
-//! to, and members that disagree are found out.
+//! A collective is a short program of steps (`schedule`): sends and receives, waits for their completion, and combining the received data.
+//! The next step begins when the last transfer that the current step waits for has completed. Messages are of a kind of their own, so no
+//! receive of the application matches them. Their tag is a digest of the group, and the members agree on the group's name when they join
+//! (`join`). A group's operations run one after another, so that between any two members everything is sent and expected in one order. Each
+//! message carries the operation that it belongs to, so that a member detects when another member has posted a different operation.
 //!
 //! # Results
-//! Every member gets the same bits, of floating-point types too: wherever two values are combined that is done on one member, or on both
-//! with the operands in the same order.
+//! Every member gets the same bits, for floating-point types too: two values are combined on one member only, or on both members with the
+//! operands in the same order.
 //!
 //! # Failure
-//! Whoever finds that a transfer failed tells all members, and every operation of the group ends in error, there and everywhere, also later
-//! ones. The peers of a member that died find that out; nobody waits for ever, as long as the members that are left make progress: a long
-//! message that one of them has on offer to another is over when that one has said that it does not want it any more.
+//! A member that finds that a transfer failed notifies all members. Every operation of the group then ends in error on all members, later
+//! operations included. The peers of a member that died detect its death. No member waits for ever, as long as the remaining members make
+//! progress: a long message that one of them offers to another is over when the other has replied that it no longer wants it.
 
 mod digest;
 mod fold;
@@ -45,7 +46,7 @@ use crate::memory::volatile::Segment;
 /// The most members that a group may have.
 pub const MEMBER_LIMIT: usize = 1 << 16;
 
-/// A group that an endpoint has joined, or is joining. Of another endpoint it names nothing.
+/// A group that an endpoint has joined, or is joining. Valid for this endpoint only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId {
     pub(crate) index: u32,
@@ -53,56 +54,56 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// As a number.
+    /// Returns the identifier as a number.
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         (self.stamp as u64) << 32 | self.index as u64
     }
 
-    /// Of what [`to_u64`](Self::to_u64) gave; any other number names no group, or another one.
+    /// Converts a number that [`to_u64`](Self::to_u64) returned. Any other number names no group, or another one.
     #[must_use]
     pub const fn from_u64(number: u64) -> Self {
         Self { index: number as u32, stamp: (number >> 32) as u32 }
     }
 }
 
-/// What a group does.
+/// A kind of collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
     /// Ends once every member has begun it (FI_BARRIER).
     Barrier,
-    /// Everybody gets the elements of the member with this rank (FI_BROADCAST).
+    /// Every member gets the elements of the member with this rank (FI_BROADCAST).
     Broadcast {
-        /// Whose.
+        /// The rank of the member that sends its elements.
         root: usize,
     },
-    /// All members' elements, combined, for everybody (FI_ALLREDUCE).
+    /// Every member gets all members' elements, combined (FI_ALLREDUCE).
     Allreduce,
-    /// The same for the member with this rank alone (FI_REDUCE).
+    /// Like [`Allreduce`](Self::Allreduce), but only the member with this rank gets the result (FI_REDUCE).
     Reduce {
-        /// Who gets them.
+        /// The rank of the member that gets the result.
         root: usize,
     },
-    /// All members' elements, combined; of the result each member gets one block, the first the first (FI_REDUCE_SCATTER).
+    /// Combines all members' elements and gives each member one block of the result, by rank (FI_REDUCE_SCATTER).
     ReduceScatter,
-    /// All members' blocks, one behind the other by rank, for everybody (FI_ALLGATHER).
+    /// Every member gets all members' blocks, one behind the other by rank (FI_ALLGATHER).
     Allgather,
-    /// Each member has a block for each, by rank, and gets one of each, by rank (FI_ALLTOALL).
+    /// Each member has a block for each member, by rank, and gets one block from each member, by rank (FI_ALLTOALL).
     Alltoall,
-    /// The member with this rank has a block for each, by rank; everybody gets its own (FI_SCATTER).
+    /// The member with this rank has a block for each member, by rank; every member gets its own block (FI_SCATTER).
     Scatter {
-        /// Who has them.
+        /// The rank of the member that has the blocks.
         root: usize,
     },
-    /// All members' blocks, one behind the other by rank, for the member with this rank (FI_GATHER).
+    /// The member with this rank gets all members' blocks, one behind the other by rank (FI_GATHER).
     Gather {
-        /// Who gets them.
+        /// The rank of the member that gets the blocks.
         root: usize,
     },
 }
 
 impl Collective {
-    /// The rank of the member that has or gets everything, if there is one.
+    /// Returns the rank of the member that has or gets everything, if there is one.
     #[must_use]
     pub const fn root(self) -> Option<usize> {
         match self {
@@ -113,8 +114,9 @@ impl Collective {
         }
     }
 
-    /// How many blocks of [`count`](CollectiveWork::count) elements the member with this rank, of so many, gives, and how many it gets. What is
-    /// broadcast lies where it is got. Where members have blocks for each other, the block of the member with rank 0 is the first.
+    /// Returns how many blocks of [`count`](CollectiveWork::count) elements the member with this rank, of so many members, gives, and how many it
+    /// gets. A broadcast uses only the result buffer, also on the member that sends. Where members have blocks for each other, the block of the
+    /// member with rank 0 is the first.
     #[must_use]
     pub const fn blocks(self, members: usize, rank: usize) -> (usize, usize) {
         let is_root = matches!(self.root(), Some(root) if root == rank);
@@ -138,8 +140,8 @@ impl Collective {
     }
 }
 
-/// Whether elements of this type can be combined so, in any order: MIN, MAX, SUM, PROD and the logical and bitwise operations, as
-/// fi_query_collective(3) says.
+/// Whether elements of this type can be combined by this operation, in any order: MIN, MAX, SUM, PROD and the logical and bitwise operations,
+/// as in fi_query_collective(3).
 #[must_use]
 pub const fn combines(op: AtomicOp, datatype: Datatype) -> bool {
     is_valid(Kind::Plain, op, datatype) && !matches!(op, AtomicOp::Write)
@@ -148,30 +150,30 @@ pub const fn combines(op: AtomicOp, datatype: Datatype) -> bool {
 /// A collective operation, as it is posted.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveWork {
-    /// Whose.
+    /// The group that performs the operation.
     pub group: GroupId,
-    /// What is done.
+    /// The kind of operation.
     pub what: Collective,
-    /// How elements are combined; means nothing to others than reductions.
+    /// How elements are combined. Ignored by operations other than reductions.
     pub op: AtomicOp,
     /// The elements' type.
     pub datatype: Datatype,
-    /// How many there are, the same everywhere: where members have blocks for each other ([`Collective::blocks`]), in each of those; 0 for a
-    /// barrier.
+    /// The number of elements, the same on all members: where members have blocks for each other ([`Collective::blocks`]), the number in each
+    /// block; 0 for a barrier.
     pub count: usize,
-    /// This member's elements, of as many blocks as it gives. May be the same as `result`; if only one of the two has several blocks, the other
-    /// may be this member's among them. Else they do not overlap.
+    /// This member's elements: as many blocks as it gives. May be the same as `result`. If only one of the two has several blocks, the other may
+    /// be this member's block among them. Otherwise they do not overlap.
     pub source: Segment,
-    /// Where the result is put, of as many blocks as the member gets; also what is broadcast.
+    /// Where the result is put: as many blocks as the member gets. For a broadcast, also the elements that the root sends.
     pub result: Segment,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub context: u64,
-    /// How: COMPLETION, or nothing.
+    /// COMPLETION, or none.
     pub flags: OpFlags,
 }
 
 impl CollectiveWork {
-    /// Bytes of the elements, or of a block of them; `None` if nobody has so many.
+    /// The length of the elements, or of one block of them, in bytes. `None` if it overflows.
     pub(crate) const fn bytes(&self) -> Option<usize> {
         self.count.checked_mul(self.datatype.size())
     }

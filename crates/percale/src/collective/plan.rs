@@ -1,34 +1,34 @@
-//! What an operation of a group takes of one member: worked out once, since the next operation mostly does the same.
+//! The memory that an operation of a group needs of one member: computed once, since the next operation is mostly the same.
 
 use super::{Collective, CollectiveWork};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::volatile::Segment;
 
-/// What an operation does, and how much memory that takes of a member.
+/// The kind of an operation, and the memory that it needs of a member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) what: Collective,
     pub(crate) count: usize,
     pub(crate) op: AtomicOp,
     pub(crate) datatype: Datatype,
-    /// The result is where the elements are: of an all-to-all.
+    /// For an all-to-all: whether the result overlaps the elements.
     pub(crate) in_place: bool,
     /// Bytes of the elements, or of a block of them.
     pub(crate) bytes: usize,
-    /// Bytes that the member gives,
+    /// Bytes that the member gives.
     pub(crate) given: usize,
-    /// and gets.
+    /// Bytes that the member gets.
     pub(crate) got: usize,
-    /// What messages carry besides their operation's number ([`CollectiveWork::shape`]).
+    /// A value that messages carry besides their operation's number ([`CollectiveWork::shape`]).
     pub(crate) shape: u64,
 }
 
 impl Plan {
-    /// Of an operation, for the member with this rank of so many; `None` if nobody has so much memory.
+    /// The plan of an operation, for the member with this rank of `members`. `None` if its sizes overflow.
     pub(crate) fn of(work: &CollectiveWork, members: usize, rank: usize) -> Option<Self> {
         let CollectiveWork { what, count, op, datatype, .. } = *work;
         let bytes = work.bytes()?;
-        // Of every member's blocks there is a place somewhere.
+        // Some member has room for one block of every member.
         bytes.checked_mul(members)?;
         let (given, got) = what.blocks(members, rank);
         let (given, got) = (given * bytes, got * bytes);
@@ -36,21 +36,21 @@ impl Plan {
         Some(Self { what, count, op, datatype, in_place, bytes, given, got, shape: work.shape() })
     }
 
-    /// Whether it is this operation's too, for the same member.
+    /// Whether this is also the plan of another operation, for the same member.
     #[inline]
     pub(crate) fn is_of(&self, work: &CollectiveWork) -> bool {
         (self.what, self.count, self.op, self.datatype) == (work.what, work.count, work.op, work.datatype)
             && (self.what != Collective::Alltoall || self.in_place == in_place(work, self.given, self.got))
     }
 
-    /// Whether an operation's memory has room for it.
+    /// Whether the buffers of an operation are large enough.
     #[inline]
     pub(crate) fn fits(&self, work: &CollectiveWork) -> bool {
         work.source.len() >= self.given && work.result.len() >= self.got
     }
 }
 
-/// Whether the result is where the elements are.
+/// Whether the result of an all-to-all overlaps its elements.
 fn in_place(work: &CollectiveWork, given: usize, got: usize) -> bool {
     work.what == Collective::Alltoall && overlap(work.source.slice(0, given), work.result.slice(0, got))
 }

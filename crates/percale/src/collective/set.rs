@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::address::PeerAddress;
 
-/// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set of its own addresses; a member's
+/// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set from its own addresses. A member's
 /// place in it is its rank.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AddressSet {
     members: Vec<PeerAddress>,
-    /// The same, to be found: a set has thousands of members at times.
+    /// The same members, for lookups: a set may have thousands of members.
     known: BTreeSet<PeerAddress>,
 }
 
@@ -52,7 +52,7 @@ impl AddressSet {
         self.known.contains(&member)
     }
 
-    /// Adds a member behind the others; false if it is one already (fi_av_set_insert).
+    /// Adds a member behind the others. False if it is a member already (fi_av_set_insert).
     pub fn insert(&mut self, member: PeerAddress) -> bool {
         let new = self.known.insert(member);
         if new {
@@ -61,7 +61,7 @@ impl AddressSet {
         new
     }
 
-    /// Removes a member; the others keep their order. False if it was none (fi_av_set_remove).
+    /// Removes a member; the others keep their order. False if it was not a member (fi_av_set_remove).
     pub fn remove(&mut self, member: PeerAddress) -> bool {
         let was = self.known.remove(&member);
         if was {
@@ -77,7 +77,7 @@ impl AddressSet {
         }
     }
 
-    /// Keeps what is in the other set too (fi_av_set_intersect).
+    /// Keeps only the members that are in the other set too (fi_av_set_intersect).
     pub fn intersect(&mut self, other: &Self) {
         self.keep(|member| other.contains(member));
     }

@@ -1,11 +1,11 @@
-//! Counters: how many operations completed, instead of which.
+//! Counters: they count completed operations instead of describing them.
 //!
 //! A [`Counter`] has a value, the operations that succeeded, and an error value, those that failed. Counting is one
 //! atomic addition and one load: both values and the mark of a sleeping thread share a cache line. Cloning gives
 //! another handle to the same counter.
 //!
 //! Order: additions are sequentially consistent, so that a thread that goes to sleep and one that counts cannot miss
-//! each other, and what was done before counting is visible to whoever sees the count.
+//! each other, and writes made before counting are visible to every thread that sees the count.
 //!
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
 //! ([`trigger`](crate::trigger)). Counting that reaches one begins it, in the thread that counts.
@@ -20,20 +20,20 @@ use std::time::Duration;
 use super::wait::{Progress, Wait, WaitError};
 use crate::trigger::{Condition, Due, Gate, Ticket, Waiting, fire};
 
-/// Why a counter did not reach what was waited for.
+/// Why a counter did not reach the threshold of a wait.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// The time was up.
+    /// The timeout expired.
     #[error("the counter did not reach its threshold before the time was up")]
     TimedOut,
-    /// Operations failed meanwhile. The completion queue, where there is one, says which.
+    /// Operations failed meanwhile. The completion queue, if there is one, holds their errors.
     #[error("operations failed: the counter's error value is now {errors}")]
     Failed {
         /// The error value.
         errors: u64,
     },
-    /// An endpoint of one owner counts here, and only its owner can drive it: the wait could last for ever.
+    /// An endpoint of one owner counts here, and only its owner can drive it: the wait could last forever.
     #[error(transparent)]
     NotDriven(WaitError),
     /// The thread could not sleep.
@@ -72,29 +72,29 @@ pub struct Counter {
 
 crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.gate.errors());
 
-/// What counting touches lies in the first cache line; two lines, since processors fetch pairs.
+/// The fields that counting accesses lie in the first cache line; two lines, since processors fetch pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line {
     gate: Gate,
     wait: Wait,
-    /// Times that a value was set, to what it was before perhaps.
+    /// How often a value was set, perhaps to the value that it had before.
     sets: AtomicU64,
-    /// What waits; made when something first does.
+    /// The work that waits; created when the first work is queued.
     waiting: OnceLock<Box<Mutex<Waiting>>>,
 }
 
-/// A counter, without keeping it alive.
+/// A weak reference to a counter, which does not keep it alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakCounter(Weak<Line>);
 
 impl WeakCounter {
-    /// Whether somebody has the counter.
+    /// Whether a handle to the counter exists.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// The counter, if somebody has it.
+    /// The counter, if a handle to it exists.
     pub(crate) fn upgrade(&self) -> Option<Counter> {
         self.0.upgrade().map(|line| Counter { line })
     }
@@ -113,12 +113,12 @@ impl Counter {
         Arc::ptr_eq(&self.line, &other.line)
     }
 
-    /// Where its readers sleep.
+    /// The [`Wait`] in which its readers sleep.
     pub(in crate::completion) fn place(&self) -> &Wait {
         &self.line.wait
     }
 
-    /// Differs from what it was before whenever something was counted or set meanwhile.
+    /// A state that differs from an earlier one whenever the counter was counted or set meanwhile.
     pub(in crate::completion) fn state(&self) -> [u64; 3] {
         [self.line.gate.value(), self.line.gate.errors(), self.line.sets.load(Ordering::SeqCst)]
     }
@@ -173,7 +173,7 @@ impl Counter {
         self.changed(due);
     }
 
-    /// Wakes who waits for the values, and begins what may be due.
+    /// Wakes the threads that wait for the values, and begins what may be due.
     #[inline]
     fn changed(&self, due: bool) {
         self.line.wait.notify();
@@ -191,8 +191,9 @@ impl Counter {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it, and whether its owner knows that something of
-    /// his waits here. If it may be due, as is returned, [`fire`] is to be called, once no lock is held that this needs.
+    /// Queues work in the counter's line. `named` gets the work's ticket before any thread can begin the work, and whether its
+    /// owner already knows that work of its own waits here. Returns true if the work may be due: then [`fire`] must be called, once
+    /// no lock is held that it needs.
     #[must_use = "what is due is to be begun"]
     pub(crate) fn queue(
         &self,
@@ -207,18 +208,18 @@ impl Counter {
         self.line.gate.waits_for(waiting.next())
     }
 
-    /// Takes all that is due out of the line, in order. Meanwhile nobody else does.
+    /// Takes all work that is due out of the line, in order. No other thread takes any meanwhile.
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
         let mut waiting = self.waiting();
         let gate = &self.line.gate;
-        // Looked at each time: what is begun may count here.
+        // The values are read again each time: work that begins may count here.
         while let Some(due) = waiting.pop(gate.value(), gate.value().saturating_add(gate.errors())) {
             begin(due);
         }
-        gate.waits_for(waiting.next()); // Who counts from here on sees that, or is waiting for the lock.
+        gate.waits_for(waiting.next()); // A thread that counts from here on sees that, or waits for the lock.
     }
 
-    /// Looks at what waits, to take some of it back.
+    /// Accesses the waiting work, to cancel some of it.
     pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
         self.line.waiting.get().filter(|_| self.line.wait.is_here())?;
         let mut waiting = self.waiting();
@@ -233,17 +234,17 @@ impl Counter {
         self.line.wait.is_here() && self.line.waiting.get().is_some() && !self.waiting().is_empty()
     }
 
-    /// Tells counters apart, as long as they live.
+    /// An address that distinguishes counters, as long as they live.
     pub(crate) fn place_in_memory(&self) -> usize {
         Arc::as_ptr(&self.line).addr()
     }
 
-    /// See [`WeakCounter`].
+    /// Returns a [`WeakCounter`].
     pub(crate) fn downgrade(&self) -> WeakCounter {
         WeakCounter(Arc::downgrade(&self.line))
     }
 
-    /// Makes the endpoints that feed the counter progress by themselves, where threads share them.
+    /// Makes the endpoints that feed the counter progress by themselves, if threads share them.
     pub(crate) fn automate(&self) -> io::Result<()> {
         self.line.wait.automate()
     }
@@ -258,11 +259,11 @@ impl Counter {
         self.wait_since(threshold, self.line.gate.errors(), timeout)
     }
 
-    /// As [`wait`](Self::wait), for who has seen the error value at `errors`: a failure between that look and this
-    /// call ends the wait too.
+    /// Like [`wait`](Self::wait), but for a caller that has read the error value `errors` before: a failure between that read and
+    /// this call ends the wait too.
     ///
     /// # Errors
-    /// If the error value is or becomes another, the time is up, or the thread cannot sleep.
+    /// If the error value is or becomes different from `errors`, the timeout expires, or the thread cannot sleep.
     pub fn wait_since(&self, threshold: u64, errors: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
         self.line.wait.until_value(threshold, timeout, || {
             if self.value() >= threshold {
@@ -273,7 +274,7 @@ impl Counter {
         })?
     }
 
-    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+    /// Makes readers and waiting threads drive `endpoint` from now on, for as long as it lives.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor.
@@ -290,16 +291,16 @@ impl Counter {
     /// sleep on it: [`try_wait`](Self::try_wait), then look at the values once more.
     ///
     /// # Errors
-    /// If the system has no descriptor to give.
+    /// If the system has no descriptor left.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.line.wait.descriptor()
     }
 
-    /// Asks that the descriptor tell of the next change. False if there is progress to be made by reading first, or by the owner of an
+    /// Arms the descriptor for the next change. Returns false if progress can be made by reading first, or by the owner of an
     /// endpoint that counts here.
     ///
     /// # Errors
-    /// If the system has no descriptor to give.
+    /// If the system has no descriptor left.
     pub fn try_wait(&self) -> io::Result<bool> {
         Ok(self.line.wait.arm()? && !self.line.wait.is_undriven())
     }
@@ -338,7 +339,7 @@ mod tests {
                     }
                 });
             }
-            // Who reads meanwhile sees the values rise, each on its own.
+            // A concurrent reader sees the values rise, each on its own.
             scope.spawn(|| {
                 start.wait();
                 let (mut value, mut errors) = (0, 0);
@@ -351,7 +352,7 @@ mod tests {
             start.wait();
         });
         assert_eq!((counter.read(), counter.read_error()), (EACH * 10, EACH * 14));
-        // What is set in the midst of additions stands, with the additions that come after it.
+        // A value that is set during additions stays set, with the additions that come after it.
         std::thread::scope(|scope| {
             let adding = counter.clone();
             let adder = scope.spawn(move || (0..EACH).for_each(|_| (adding.add(1), adding.add_error(1)).1));

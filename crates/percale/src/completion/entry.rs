@@ -1,8 +1,7 @@
-//! What a completion queue holds: one [`Entry`] for each operation that succeeded, one [`ErrorEntry`] for each that
-//! did not.
+//! The contents of a completion queue: one [`Entry`] for each operation that succeeded, one [`ErrorEntry`] for each that failed.
 //!
-//! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are
-//! libfabric's entry formats: each says a little more than the one before.
+//! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are libfabric's
+//! entry formats: each has a few more fields than the one before.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use bitflags::bitflags;
 use crate::address::PeerAddress;
 
 bitflags! {
-    /// What kind of operation completed, and which fields of its entry mean something. The values are libfabric's.
+    /// The kind of operation that completed, and which fields of its entry are valid. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CompletionFlags: u64 {
         /// An untagged message.
@@ -32,21 +31,22 @@ bitflags! {
         const RECEIVE = 1 << 10;
         /// A send.
         const SEND = 1 << 11;
-        /// A peer read our memory.
+        /// A peer read memory of this process.
         const REMOTE_READ = 1 << 12;
-        /// A peer wrote our memory.
+        /// A peer wrote memory of this process.
         const REMOTE_WRITE = 1 << 13;
-        /// The multi-receive buffer that this message landed in is released: nothing more will be put there.
+        /// The multi-receive buffer that holds this message is released: no more messages are put there.
         const MULTI_RECEIVE = 1 << 16;
-        /// `data` holds what the peer sent as remote completion data.
+        /// `data` holds the remote completion data that the peer sent.
         const REMOTE_DATA = 1 << 17;
-        /// The message goes on in further entries.
+        /// The message continues in further entries.
         const MORE = 1 << 18;
         /// A window was bound: `data` is its key. (Not libfabric's.)
         const BIND = 1 << 50;
-        /// The key in `data` is dead: it was invalidated by this operation or, of a receive, by this message. (Not libfabric's.)
+        /// The key in `data` is invalid: it was invalidated by this operation or, for a receive, by this message. (Not
+        /// libfabric's.)
         const INVALIDATED = 1 << 51;
-        /// The message was only looked at and claimed; a receive with the same flag fetches it.
+        /// The message was only peeked at and claimed; a receive with the same flag fetches it.
         const CLAIM = 1 << 59;
     }
 }
@@ -54,9 +54,9 @@ bitflags! {
 /// One completed operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What was given with the operation.
+    /// The context that was passed to the operation.
     pub context: u64,
-    /// What completed.
+    /// The kind of operation.
     pub flags: CompletionFlags,
     /// Bytes received. 0 for sends.
     pub len: u64,
@@ -67,8 +67,8 @@ pub struct Entry {
     pub data: u64,
     /// The message's tag, with [`CompletionFlags::TAGGED`]; else 0.
     pub tag: u64,
-    /// Who sent the message; [`PeerAddress::UNSPECIFIED`] for our own operations and for senders that are not in the
-    /// endpoint's address vector.
+    /// The sender of the message; [`PeerAddress::UNSPECIFIED`] for this endpoint's own operations and for senders that are not in
+    /// the endpoint's address vector.
     pub source: PeerAddress,
 }
 
@@ -79,7 +79,7 @@ pub enum ErrorCode {
     /// The message was longer than the receive's buffer.
     #[error("the message was longer than the buffer that it was received into")]
     Truncated,
-    /// The operation was cancelled, or its endpoint was closed.
+    /// The operation was canceled, or its endpoint was closed.
     #[error("the operation was cancelled")]
     Canceled,
     /// A peek or claim found no such message.
@@ -94,7 +94,7 @@ pub enum ErrorCode {
     /// There is no connection to the peer.
     #[error("the peer is not connected")]
     NotConnected,
-    /// The peer refused the connection: nobody listens at its address, or it does not accept us.
+    /// The peer refused the connection: no endpoint listens at its address, or it does not accept this one.
     #[error("the peer refused the connection")]
     Refused,
     /// The peer cannot be reached from here.
@@ -103,7 +103,7 @@ pub enum ErrorCode {
     /// The peer did not answer in time.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// The peer sent what no percale of this version sends.
+    /// The peer violated the protocol of this version.
     #[error("the peer broke the protocol")]
     Protocol,
     /// The operation's memory cannot be read or written.
@@ -127,13 +127,13 @@ pub enum ErrorCode {
     /// The peer, or this process, has no descriptors left.
     #[error("there are no descriptors left")]
     NoDescriptors,
-    /// What the operation needs is in use: a window that is still bound, a peer in the middle of an access.
+    /// A resource of the operation is in use: a window that is still bound, or one that a peer is accessing.
     #[error("it is in use")]
     Busy,
-    /// The operation means nothing: a range outside of its region, a window of the wrong type.
+    /// The operation's arguments are invalid: a range outside of its region, a window of the wrong type.
     #[error("the operation's arguments make no sense")]
     Invalid,
-    /// The system refused, in a way that has no name here.
+    /// The system refused the operation with an error that has no code here.
     #[error("input or output failed")]
     Io,
 }
@@ -168,13 +168,13 @@ impl ErrorCode {
 /// One failed operation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ErrorEntry {
-    /// What a success would have said, as far as it is known; `len` is what did arrive.
+    /// The fields of the operation's entry, as far as they are known; `len` is the number of bytes that arrived.
     pub entry: Entry,
     /// Why it failed.
     pub error: ErrorCode,
     /// Bytes of the message that did not fit (with [`ErrorCode::Truncated`]).
     pub overflow: u64,
-    /// What happened, in words, beyond what `error` says; may be empty.
+    /// Details of the failure, as text, beyond what `error` states; may be empty.
     pub text: Cow<'static, str>,
 }
 
@@ -193,7 +193,7 @@ impl ErrorEntry {
         Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }
     }
 
-    /// Adds what happened, in words.
+    /// Adds details of the failure, as text.
     #[must_use]
     pub fn with_text(mut self, text: impl Into<Cow<'static, str>>) -> Self {
         self.text = text.into();
@@ -222,19 +222,19 @@ impl std::fmt::Display for ErrorEntry {
 
 impl std::error::Error for ErrorEntry {}
 
-/// Which operation completed, and nothing else (`FI_CQ_FORMAT_CONTEXT`).
+/// The context of a completed operation, and nothing else (`FI_CQ_FORMAT_CONTEXT`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextEntry {
-    /// What was given with the operation.
+    /// The context that was passed to the operation.
     pub context: u64,
 }
 
 /// A completed message (`FI_CQ_FORMAT_MSG`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageEntry {
-    /// What was given with the operation.
+    /// The context that was passed to the operation.
     pub context: u64,
-    /// What completed.
+    /// The kind of operation.
     pub flags: CompletionFlags,
     /// Bytes received.
     pub len: u64,
@@ -243,13 +243,13 @@ pub struct MessageEntry {
 /// A completed message with data (`FI_CQ_FORMAT_DATA`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataEntry {
-    /// What was given with the operation.
+    /// The context that was passed to the operation.
     pub context: u64,
-    /// What completed.
+    /// The kind of operation.
     pub flags: CompletionFlags,
     /// Bytes received.
     pub len: u64,
-    /// Where a message landed in a multi-receive buffer.
+    /// The address of the message in a multi-receive buffer.
     pub buffer: u64,
     /// Remote completion data.
     pub data: u64,
@@ -258,13 +258,13 @@ pub struct DataEntry {
 /// A completed tagged message (`FI_CQ_FORMAT_TAGGED`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaggedEntry {
-    /// What was given with the operation.
+    /// The context that was passed to the operation.
     pub context: u64,
-    /// What completed.
+    /// The kind of operation.
     pub flags: CompletionFlags,
     /// Bytes received.
     pub len: u64,
-    /// Where a message landed in a multi-receive buffer.
+    /// The address of the message in a multi-receive buffer.
     pub buffer: u64,
     /// Remote completion data.
     pub data: u64,

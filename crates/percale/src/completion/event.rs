@@ -1,8 +1,8 @@
-//! Events: what happens apart from any one operation.
+//! Events that belong to no single operation.
 //!
-//! An [`EventQueue`] holds events until they are read, oldest first. It is for news, not for accounting: it keeps a
-//! bounded number, and when that is exceeded the newest are counted instead of kept, and an [`Event::Lost`] tells how
-//! many once the reader gets there. Cloning gives another handle to the same queue. One lock, held for no call out.
+//! An [`EventQueue`] holds events until they are read, oldest first. It is for news, not for accounting: it keeps a bounded number,
+//! and when that is exceeded the newest are counted instead of kept, and an [`Event::Lost`] reports how many once the reader gets
+//! there. Cloning gives another handle to the same queue. There is one lock, which is not held while other code is called.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,7 +25,7 @@ pub const DEFAULT_LIMIT: usize = 4096;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A connection to a peer stands.
+    /// A connection to a peer was made.
     Connected {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
@@ -35,54 +35,54 @@ pub enum Event {
         address: SocketAddr,
         /// The transport that was chosen, by name.
         transport: &'static str,
-        /// Why that one and no better one.
+        /// Why this transport was chosen and no better one.
         reason: String,
-        /// What the other side of an endpoint of one connection gave with its request or acceptance; empty for others.
+        /// The data that the other side of an endpoint of one connection passed with its request or acceptance; empty for others.
         data: Vec<u8>,
     },
-    /// Somebody asks a listener for a connection.
+    /// A peer requests a connection from a listener.
     ConnectionRequest(ConnectionRequest),
-    /// The connection of an endpoint of one connection did not come about.
+    /// The connection of an endpoint of one connection could not be made.
     ConnectionRefused {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
         /// The other side.
         address: SocketAddr,
-        /// Why not, in short: `Refused` if the other side said no, or nobody listens.
+        /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
         error: ErrorCode,
-        /// Why not.
+        /// The reason, as text.
         reason: String,
-        /// What the listener's owner gave with its rejection.
+        /// The data that the listener's owner passed with its rejection.
         data: Vec<u8>,
     },
-    /// The connection of an endpoint of one connection is over: its peer shut it down, closed or died. Every message that the peer
-    /// had handed over has arrived.
+    /// The connection of an endpoint of one connection has ended: its peer shut it down, closed or died. Every message that the
+    /// peer had handed over has arrived.
     Shutdown {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
         /// The peer.
         address: SocketAddr,
-        /// `Closed` if it ended in good order.
+        /// `Closed` if the peer ended it in good order.
         error: ErrorCode,
-        /// How that was noticed.
+        /// How the end was noticed.
         reason: String,
     },
     /// All members of a group have joined it: its operations can be posted.
     Joined {
         /// The group.
         group: GroupId,
-        /// What was given when it was joined.
+        /// The context that was passed to the join.
         context: u64,
     },
-    /// A group did not come about.
+    /// A group could not be formed.
     JoinFailed {
         /// The group.
         group: GroupId,
-        /// What was given when it was joined.
+        /// The context that was passed to the join.
         context: u64,
-        /// Why not, in short.
+        /// The error code.
         error: ErrorCode,
-        /// Why not.
+        /// The reason, as text.
         reason: String,
     },
     /// A connection could not be made. Operations to the peer fail; the next one tries again.
@@ -91,7 +91,7 @@ pub enum Event {
         peer: PeerAddress,
         /// Its address.
         address: SocketAddr,
-        /// Why.
+        /// The reason, as text.
         reason: String,
     },
     /// A peer closed or died, or cannot be reached any more. Operations under way to it have failed.
@@ -100,11 +100,11 @@ pub enum Event {
         peer: PeerAddress,
         /// Its address.
         address: SocketAddr,
-        /// How that was noticed.
+        /// How the loss was noticed.
         reason: String,
     },
-    /// Another process, or another life of the same program, now answers at a peer's address. Operations under way to
-    /// the former have failed, and what it had granted is void.
+    /// Another process, or a new run of the same program, now answers at a peer's address. Operations under way to the former
+    /// process have failed, and the keys that it had granted are void.
     PeerReplaced {
         /// The peer.
         peer: PeerAddress,
@@ -115,52 +115,53 @@ pub enum Event {
     AddressFailed {
         /// The [inserter's id](crate::address::Inserter::id).
         inserter: u64,
-        /// What the insertion was given to name it.
+        /// The context that was passed to the insertion.
         context: u64,
-        /// The address's place in the insertion.
+        /// The address's index in the insertion.
         index: u64,
-        /// Why.
+        /// The reason.
         error: AddressError,
     },
-    /// An asynchronous insertion is over. Its failures were told before.
+    /// An asynchronous insertion has ended. Its failures were reported before.
     AddressesInserted {
         /// The [inserter's id](crate::address::Inserter::id).
         inserter: u64,
-        /// What the insertion was given to name it.
+        /// The context that was passed to the insertion.
         context: u64,
         /// How many addresses were inserted.
         count: u64,
     },
-    /// A registration that was to end later has: the region is there ([`PendingRegion::finish`](crate::domain::PendingRegion::finish)).
+    /// An asynchronous registration has completed: the region exists
+    /// ([`PendingRegion::finish`](crate::domain::PendingRegion::finish)).
     Registered {
-        /// As given with the registration.
+        /// The context that was passed to the registration.
         context: u64,
     },
-    /// A registration that was to end later could not be made.
+    /// An asynchronous registration has failed.
     RegistrationFailed {
-        /// As given with the registration.
+        /// The context that was passed to the registration.
         context: u64,
         /// The libfabric code.
         errno: i32,
-        /// Why not.
+        /// The reason, as text.
         reason: String,
     },
     /// Written by the application.
     User {
         /// The application's own number for the kind of event.
         code: u32,
-        /// What goes with it.
+        /// The application's data.
         data: Vec<u8>,
     },
-    /// Events came faster than they were read, and so many, at this place in the order, were not kept.
+    /// Events came faster than they were read, and this many, at this place in the order, were not kept.
     Lost {
-        /// How many.
+        /// The number of lost events.
         count: u64,
     },
 }
 
 impl std::fmt::Debug for Event {
-    /// Which event it is, and why; what peers sent is not written to logs.
+    /// Formats the kind of the event, and the reason; data that peers sent is not written to logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (name, reason) = match self {
             Self::Connected { reason, .. } => ("Connected", reason.as_str()),
@@ -200,18 +201,18 @@ impl EventQueueFull {
     }
 }
 
-/// Where events wait to be read. Each handle is the same queue.
+/// A queue of events that wait to be read. Each handle is the same queue.
 #[derive(Clone)]
 pub struct EventQueue {
     shared: Arc<Shared>,
 }
 
-/// An event, or what will make one.
+/// An event, or a function that makes one.
 enum Item {
     Event(Event),
-    /// Made when it is read; there may be none then.
+    /// The event is made when it is read; there may be none then.
     Later(Box<dyn FnOnce() -> Option<Event> + Send>),
-    /// An address that failed, and those behind it that failed for the same reason: so many in all.
+    /// An address that failed, and the addresses after it that failed for the same reason, with their total number.
     Failed {
         first: Event,
         count: u64,
@@ -219,7 +220,7 @@ enum Item {
 }
 
 impl Item {
-    /// Events that it makes.
+    /// The number of events that it makes.
     const fn len(&self) -> u64 {
         match self {
             Self::Event(_) | Self::Later(_) => 1,
@@ -263,7 +264,7 @@ impl EventQueue {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. Never refused; beyond the limit it is only counted.
+    /// Adds an event. It is never refused; beyond the limit it is only counted.
     pub fn push(&self, event: Event) {
         if !self.shared.wait.is_here() {
             return;
@@ -280,14 +281,14 @@ impl EventQueue {
         self.shared.wait.notify();
     }
 
-    /// Adds an event that somebody counts on, which is kept beyond the limit.
+    /// Adds an event that the application relies on. It is kept beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
         self.lock().push_back(Item::Event(event));
         self.shared.wait.notify();
     }
 
-    /// Adds an event for each of so many addresses in a row, at least one, that were not inserted for one reason; `first` is that of
-    /// the first. They take the room of one: a range may have a million.
+    /// Adds one event for each of `count` (at least one) consecutive addresses that were not inserted for one reason; `first` is
+    /// that of the first. They take the room of one: a range may have a million.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
         debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
         self.lock().push_back(Item::Failed { first, count });
@@ -302,8 +303,8 @@ impl EventQueue {
         self.add(Item::Event(Event::User { code, data: data.into() }))
     }
 
-    /// Adds what makes an event when its turn comes to be read, by the reader and outside of all locks; `None` is no event. It has been
-    /// made before anybody has read it: what it says is true.
+    /// Adds a function that makes an event when its turn comes to be read. The reader calls it outside of all locks; if it returns
+    /// `None`, there is no event. It runs before any reader gets the event, so what the event states is already true then.
     ///
     /// # Errors
     /// If the queue is full.
@@ -334,7 +335,7 @@ impl EventQueue {
 
     fn take(&self) -> Option<Event> {
         if !self.shared.wait.is_here() {
-            return None; // The events are the parent's.
+            return None; // The events belong to the parent.
         }
         loop {
             let mut events = self.lock();
@@ -365,7 +366,7 @@ impl EventQueue {
         }
     }
 
-    /// The oldest event, which stays.
+    /// Returns the oldest event without removing it.
     #[must_use]
     pub fn peek(&self) -> Option<Event> {
         if !self.shared.wait.is_here() {
@@ -401,7 +402,7 @@ impl EventQueue {
         !self.shared.wait.is_here() || self.lock().is_empty()
     }
 
-    /// Takes the oldest event, waiting for one at most `timeout` (`None`: for ever).
+    /// Takes the oldest event, waiting for one at most `timeout` (`None`: forever).
     ///
     /// # Errors
     /// If none came in time, or the thread could not sleep.

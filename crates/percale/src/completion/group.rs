@@ -1,7 +1,7 @@
-//! The members of a poll set or wait set, and one place where to wait for all of them.
+//! The members of a poll set or wait set, and one [`Wait`] for all of them.
 //!
-//! The place of the group follows the places of its members ([`Follower`]): whatever endpoint feeds a member drives the group too,
-//! once, however many members it feeds; and whoever wakes a member's sleepers wakes the group's.
+//! The group's [`Wait`] follows those of its members ([`Follower`]): an endpoint that feeds a member drives the group too, once,
+//! however many members it feeds; and a wake-up of a member's sleepers wakes the group's.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};
@@ -14,7 +14,7 @@ use crate::memory::forked::ProcessMutex;
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) wait: Wait,
-    /// Replaced, never changed, so that members are looked at without the lock.
+    /// The list is replaced, never changed, so that members are looked at without the lock.
     members: ProcessMutex<Arc<[Arc<Member>]>>,
 }
 
@@ -33,7 +33,7 @@ impl Group {
         self.members().iter().any(|other| Arc::ptr_eq(other, member))
     }
 
-    /// Adds a member, if it is none. `None` if it was one.
+    /// Adds a source. Returns `None` if it was a member already.
     ///
     /// # Errors
     /// If the system refuses to watch what feeds it; in a forked child.
@@ -54,7 +54,7 @@ impl Group {
         Ok(Some(member))
     }
 
-    /// Removes a member. `None` if it was none.
+    /// Removes a member. Returns `None` if it was none.
     pub(super) fn remove(self: &Arc<Self>, source: &Source) -> Option<Arc<Member>> {
         let mut members = self.lock()?;
         let gone = members.iter().find(|member| member.source.is_same(source)).cloned()?;
@@ -65,12 +65,12 @@ impl Group {
         Some(gone)
     }
 
-    /// Whether an endpoint reports to a member that only its owner can drive.
+    /// Whether an endpoint that only its owner can drive reports to a member.
     pub(super) fn is_undriven(&self) -> bool {
         self.members().iter().any(|member| member.source.wait().is_undriven())
     }
 
-    /// Whether any member has something. Afterwards the changes of all counters have been told.
+    /// Whether any member has something. Afterwards the changes of all counters count as reported.
     pub(super) fn take_news(&self) -> bool {
         self.members().iter().fold(false, |any, member| member.take_news() | any)
     }

@@ -1,12 +1,12 @@
-//! Completions: how the outcome of operations is told.
+//! Completions: how the outcome of operations is reported.
 //!
-//! * [`entry`]: what one completion says, and what one error says.
-//! * [`ring`]: where results wait to be read by one owner, without a lock.
+//! * [`entry`]: the contents of one completion and of one error.
+//! * [`ring`]: holds results until one owner reads them, without a lock.
 //! * [`queue`]: the completion queue that several endpoints and threads share.
 //! * [`counter`]: counts completions instead of describing them.
-//! * [`event`]: what happens apart from operations: peers come and go.
-//! * [`poll_set`], [`wait_set`]: several of them at once; [`source`]: what such a set holds
-//! * [`wait`]: how a thread sleeps until any of them has something, and who makes progress meanwhile.
+//! * [`event`]: events that belong to no operation, such as the connection or loss of a peer.
+//! * [`poll_set`], [`wait_set`]: several queues and counters at once; [`source`]: the members of such a set.
+//! * [`wait`]: how a thread sleeps until any of them has something, and what makes progress meanwhile.
 
 pub mod counter;
 pub mod entry;

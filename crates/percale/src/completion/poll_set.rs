@@ -20,10 +20,10 @@ use super::group::Group;
 use super::source::{Member, Source};
 use crate::memory::forked::ProcessMutex;
 
-/// Several sources, each with a value of the caller's that names it.
+/// Several sources, each with a name: a value that the caller chooses.
 ///
-/// A queue or event queue has something while anything waits in it. A counter has something when its value or its error value was
-/// changed, or set, since the set last told so, or since the counter was added.
+/// A queue or event queue is reported while it holds anything. A counter is reported when its value or its error value was changed,
+/// or set, since the set last reported it, or since the counter was added.
 pub struct PollSet<T> {
     group: Arc<Group>,
     named: ProcessMutex<Named<T>>,
@@ -32,7 +32,7 @@ pub struct PollSet<T> {
 struct Named<T> {
     /// A name is cloned and dropped without the lock: that is the application's code.
     list: Vec<(Arc<Member>, Arc<T>)>,
-    /// Who is looked at first, so that all have their turn where the caller asks for few.
+    /// The member that is looked at first: it rotates, so that all get their turn if the caller asks for few.
     first: usize,
 }
 
@@ -66,7 +66,7 @@ impl<T> PollSet<T> {
     /// If the system refuses to watch the descriptors of the endpoints that feed it; in a forked child.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
         let (source, name) = (source.into(), Arc::new(name));
-        // Without the lock: whatever feeds the source is asked for its descriptor.
+        // Without the lock: the endpoints that feed the source are asked for their descriptors.
         let added = self.group.add(source.clone())?;
         let mut named = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         let replaced = match added {
@@ -85,7 +85,7 @@ impl<T> PollSet<T> {
         Ok(())
     }
 
-    /// How many members there are.
+    /// The number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |named| named.list.len())
@@ -99,7 +99,7 @@ impl<T> PollSet<T> {
 }
 
 impl<T: Clone> PollSet<T> {
-    /// Removes a source (fi_poll_del(3)); its name, if it was a member.
+    /// Removes a source (fi_poll_del(3)); returns its name, if it was a member.
     pub fn remove(&self, source: impl Into<Source>) -> Option<T> {
         let source = source.into();
         self.group.remove(&source)?;
@@ -110,15 +110,15 @@ impl<T: Clone> PollSet<T> {
         Some(Arc::unwrap_or_clone(name)) // A poll may just be giving it.
     }
 
-    /// Drives the endpoints that feed the members, each once; then puts the names of those that have something into `into`, as many
-    /// as there is room for, and returns how many. Where there are more, the next call begins with those.
+    /// Drives the endpoints that feed the members, each once; then puts the names of the members that have something into `into`,
+    /// as many as there is room for, and returns how many. If there are more, the next call begins with those.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
         let Some(mut named) = self.lock() else { return 0 };
         let (count, start) = (named.list.len(), named.first);
         let mut found = 0;
         let mut looked = 0;
-        // Of those that are members now, each once; between two of them the list may change.
+        // The current members, each once; between two of them the list may change.
         while looked < count && !named.list.is_empty() {
             let at = (start + looked) % named.list.len();
             if found == into.len() {

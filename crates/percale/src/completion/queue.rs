@@ -27,7 +27,7 @@ pub enum CompletionError {
     /// [`CompletionQueue::signal`] ended the wait.
     #[error("the wait was ended by a signal to the queue")]
     Signalled,
-    /// Nothing came in time, or the thread could not sleep.
+    /// No result came in time, or the thread could not sleep.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
@@ -44,7 +44,7 @@ impl CompletionError {
     }
 }
 
-/// Where the results of operations wait to be read. Each handle is the same queue.
+/// A queue of operation results that wait to be read. Each handle is the same queue.
 #[derive(Clone)]
 pub struct CompletionQueue {
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ crate::short_debug!(CompletionQueue, "CompletionQueue");
 struct Shared {
     ring: Mutex<Ring>,
     wait: Wait,
-    /// Times that the queue was signalled, and how many of those some wait has answered.
+    /// How often the queue was signaled, and how many of the signals a wait has answered.
     signals: AtomicU64,
     answered: AtomicU64,
 }
@@ -80,9 +80,9 @@ impl CompletionQueue {
         Self { shared: Arc::new(Shared { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
     }
 
-    /// Calls `f` with the ring, locked, then wakes who waits if there is something. For endpoints, which reserve and
-    /// push; several pushes in one call cost one lock. `f` must not use this queue. In a forked child `f` gets a ring of its own,
-    /// which is empty and has no room.
+    /// Calls `f` with the ring, locked, then wakes waiting threads if the ring is not empty. For endpoints, which reserve and push;
+    /// several pushes in one call cost one lock. `f` must not use this queue. In a forked child `f` gets a ring of its own, which
+    /// is empty and has no room.
     pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
         if !self.shared.wait.is_here() {
             return refused(f); // A thread of the parent may have held the lock at the fork.
@@ -105,18 +105,18 @@ impl CompletionQueue {
         self.update(Ring::reserve)
     }
 
-    /// The result of an operation that reserved room for it.
+    /// Pushes the result of an operation that reserved room for it.
     pub fn push(&self, entry: Entry) {
         self.update(|ring| ring.push(entry));
     }
 
-    /// The failure of an operation that reserved room for its result.
+    /// Pushes the failure of an operation that reserved room for its result.
     pub fn push_error(&self, error: ErrorEntry) {
         self.update(|ring| ring.push_error(error));
     }
 
-    /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first; returns how many (0: there
-    /// are none now). Each entry says who sent it. Now and then a read that finds nothing offers the processor to other threads
+    /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first; returns how many (0: there are none
+    /// now). Each entry names its sender. Now and then a read that finds nothing offers the processor to other threads
     /// ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl CompletionQueue {
         self.len() == 0
     }
 
-    /// Reads like [`read`](Self::read), but waits for the first result, at most `timeout` (`None`: for ever). Returns
+    /// Reads like [`read`](Self::read), but waits for the first result, at most `timeout` (`None`: forever). Returns
     /// at least 1, unless `into` is empty.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl CompletionQueue {
 
 face!(CompletionQueue);
 
-/// What a forked child finds in a queue that it inherited: nothing, and no room.
+/// The result of using an inherited queue in a forked child: no entries, and no room.
 #[cold]
 fn refused<R>(f: impl FnOnce(&mut Ring) -> R) -> R {
     let mut ring = Ring::new(1, 1);

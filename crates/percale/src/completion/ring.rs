@@ -1,13 +1,13 @@
-//! Results that wait to be read, for one owner.
+//! A ring of results that wait to be read, for one owner.
 //!
-//! A [`Ring`] never overruns: an operation reserves the room for its result when it is posted ([`Ring::reserve`]), and
-//! is refused then if there is none. Events that nobody posted (a peer's write) have no reservation: they are always
-//! taken, and [`Ring::has_room`] tells the owner when to stop asking transports for more.
+//! A [`Ring`] never overruns: an operation reserves room for its result when it is posted ([`Ring::reserve`]), and is refused if
+//! there is none. Events that belong to no posted operation (a peer's write) have no reservation: the ring always accepts them, and
+//! [`Ring::has_room`] shows the owner when to stop draining its transports.
 //!
-//! Results are read in the order in which they were pushed. An error stops the reading until it is taken: what came
-//! before it is read first, then [`Ring::read`] says that an error is next, until [`Ring::read_error`] takes it.
+//! Results are read in the order in which they were pushed. An error stops the reading until it is taken: the results before it are
+//! read first, then [`Ring::read`] reports that an error is next, until [`Ring::read_error`] takes it.
 //!
-//! No lock: whoever owns the ring orders its use. No allocation once it has grown to what its owner needs.
+//! There is no lock: the ring's owner serializes its use. There are no allocations once it has grown to what its owner needs.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ pub struct Ring {
     errors: VecDeque<(u64, ErrorEntry)>,
     /// Entries read so far.
     taken: u64,
-    /// Results that wait, and operations under way whose result will come here.
+    /// Results that wait, and operations under way whose result will be pushed here.
     claimed: usize,
     /// Results that fit without growing, never above the limit.
     room: usize,
@@ -63,11 +63,11 @@ crate::short_debug!(Ring, "Ring");
 /// Results that a ring takes by default before it refuses operations.
 pub const DEFAULT_LIMIT: usize = 1 << 20;
 
-/// Places that a ring gets first that had none.
+/// Places that an empty ring gets first.
 const FIRST: usize = 64;
 
 impl Default for Ring {
-    /// With no places before the first result is due: many endpoints report elsewhere, or have nothing to report.
+    /// A ring without places until the first result is due: many endpoints report elsewhere, or have nothing to report.
     fn default() -> Self {
         let limit = DEFAULT_LIMIT;
         Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }
@@ -107,7 +107,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Twice the places, or the first.
+    /// Doubles the places, or makes the first.
     #[cold]
     fn widen(&mut self) {
         let mut places = circle(if self.places.is_empty() { FIRST } else { self.places.len() * 2 });
@@ -134,7 +134,7 @@ impl Ring {
         (self.pushed - self.taken) as usize
     }
 
-    /// Gives back a reservation whose operation has no result to tell.
+    /// Releases a reservation whose operation reports no result.
     #[inline]
     pub fn unreserve(&mut self) {
         debug_assert!(self.reserved() > 0, "more results than reservations");
@@ -154,21 +154,21 @@ impl Ring {
         self.put(entry);
     }
 
-    /// The failure of an operation that reserved room for its result.
+    /// Pushes the failure of an operation that reserved room for its result.
     #[cold]
     pub fn push_error(&mut self, error: ErrorEntry) {
         self.unreserve();
         self.push_error_event(error);
     }
 
-    /// A result that nobody reserved room for. Always taken.
+    /// Pushes a result without a reservation. It is always accepted.
     #[inline]
     pub fn push_event(&mut self, entry: Entry) {
         self.claimed += 1;
         self.put(entry);
     }
 
-    /// A failure that nobody reserved room for. Always taken.
+    /// Pushes a failure without a reservation. It is always accepted.
     #[cold]
     pub fn push_error_event(&mut self, error: ErrorEntry) {
         self.claimed += 1;

@@ -87,12 +87,12 @@ impl Drop for Undriven {
 
 /// A member of a set.
 ///
-/// A counter has something when it changed since the set last told so, or since it became a member; of a queue and an event queue
-/// it is told as long as anything waits there.
+/// A counter is reported when it changed since the set last reported it, or since it became a member; a queue and an event queue
+/// are reported as long as they hold anything.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) source: Source,
-    /// What the set last knew of a counter.
+    /// The counter's values when the set last reported it.
     told: Mutex<[u64; 3]>,
 }
 

@@ -26,9 +26,9 @@ use super::wait::WaitError;
 
 /// Several sources, waited for at once. Each handle is the same set.
 ///
-/// A queue or event queue has something while anything waits in it. A counter has something when its value or its error value
-/// has changed since the set last told so, or since the counter was added; of several threads that wait, each change wakes at
-/// least one. Waiting drives the endpoints that feed the members, each once a look.
+/// A queue or event queue ends a wait while it holds anything. A counter ends a wait when its value or its error value has changed
+/// since the set last reported it, or since the counter was added; of several threads that wait, each change wakes at least one.
+/// Waiting drives the endpoints that feed the members, each once a look.
 #[derive(Clone, Default)]
 pub struct WaitSet {
     group: Arc<Group>,
@@ -43,7 +43,7 @@ impl WaitSet {
         Self::default()
     }
 
-    /// Adds a source; those who wait look at it from now on. False if it was a member already.
+    /// Adds a source; waiting threads look at it from now on. Returns false if it was a member already.
     ///
     /// # Errors
     /// If the system refuses to watch the descriptors of the endpoints that feed it; in a forked child.
@@ -68,7 +68,7 @@ impl WaitSet {
         self.len() == 0
     }
 
-    /// Waits, driving the endpoints that feed the members, until any of them has something; at most `timeout` (`None`: for ever).
+    /// Waits, driving the endpoints that feed the members, until any of them has something; at most `timeout` (`None`: forever).
     ///
     /// # Errors
     /// If none had anything in time, or the thread could not sleep; at once if none has anything and an endpoint of one owner reports to a

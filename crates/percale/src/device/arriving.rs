@@ -1,8 +1,8 @@
 //! Pinned memory that a device's bytes are on their way to.
 //!
-//! A long payload begins to leave before all of it is on the host: all its [`STEP`]s are begun at once, and whoever is about to read bytes waits
-//! for those alone. So a device copies the steps behind while those before are on their way to the peer. The memory goes back to the
-//! pool when no copy is under way, whatever became of the transfer.
+//! A long payload begins to leave before all of it is on the host: all its [`STEP`]s are begun at once, and a thread that is about to read bytes
+//! waits for those alone. So a device copies later steps while earlier ones are on their way to the peer. The memory goes back to the pool when no
+//! copy is under way, whatever the outcome of the transfer is.
 
 #![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
 
@@ -24,7 +24,7 @@ pub(crate) const LONG: usize = 2 << 20;
 /// A step that is under way.
 #[derive(Debug)]
 struct Step {
-    /// So many bytes, from the first on, are there when it is over.
+    /// How many bytes, from the first on, are there when the step is over.
     end: usize,
     copies: Copies,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Arriving {
     driver: &'static dyn Driver,
     memory: Pinned,
     steps: Mutex<Steps>,
-    /// So many bytes are there.
+    /// How many bytes, from the first on, are there.
     ready: AtomicUsize,
 }
 
@@ -112,10 +112,10 @@ impl Arriving {
 }
 
 impl Arriving {
-    /// Waits until nothing is under way: whoever is told of the operation's end may free the device's memory.
+    /// Waits until no copy is under way: once the end of the operation is reported, the application may free the device's memory.
     pub(crate) fn end(&self) {
         let mut steps = self.lock();
-        // What has not come by now, nobody asks for any more.
+        // Bytes that have not arrived by now are not needed any more.
         steps.failed |= !steps.queue.is_empty();
         for step in std::mem::take(&mut steps.queue) {
             self.driver.finish(step.copies).ok();

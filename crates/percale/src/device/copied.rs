@@ -15,7 +15,7 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 /// Bytes of one copy.
 const STEP: usize = 4 << 20;
 
-/// Whose memory each piece of an operation's is; `None`: the host's.
+/// The device that owns each piece of an operation's memory; `None` for the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pieces([Option<Device>; IOV_LIMIT]);
 
@@ -26,7 +26,7 @@ impl Pieces {
         for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
             match Device::of(Interface::Cuda, *piece) {
                 Ok(device) => pieces.0[at] = device,
-                // Then nobody has any.
+                // Without a driver no memory is a device's.
                 Err(DeviceError::Missing { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -39,7 +39,7 @@ impl Pieces {
         Self([Some(device); IOV_LIMIT])
     }
 
-    /// Whose each piece is.
+    /// The device of each piece.
     pub(crate) const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
         self.0
     }
@@ -113,7 +113,7 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
 /// Begins one copy between a device's memory and the host's.
 ///
 /// # Safety
-/// Both are there, and used by nobody in ways that conflict, until the copy is over; whoever begins it waits for that.
+/// The memory of both sides exists, and is not used in conflicting ways, until the copy is over; the caller waits for that.
 pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
     let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
     // SAFETY: passed on.
@@ -125,7 +125,7 @@ pub(crate) fn aligned(memory: Segment) -> usize {
     memory.as_ptr().addr() % 16
 }
 
-/// Held by whoever changes a device's memory by atomic operations: those are a copy, a change and a copy.
+/// Locks out other atomic operations on devices' memory until the guard is dropped: each of them is a copy, a change and a copy.
 pub(crate) fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,7 +16,7 @@ pub enum DeviceError {
     /// The machine lacks what such devices need (HMEM-006).
     #[error("no {interface} here: {what}")]
     Missing {
-        /// Whose devices.
+        /// The interface of the devices.
         interface: Interface,
         /// What is missing.
         what: String,
@@ -24,7 +24,7 @@ pub enum DeviceError {
     /// There are fewer devices.
     #[error("there is no {interface} device {ordinal}: there are {devices}")]
     NoDevice {
-        /// Whose devices.
+        /// The interface of the devices.
         interface: Interface,
         /// The number asked for.
         ordinal: u32,
@@ -44,7 +44,7 @@ pub enum DeviceError {
         function: &'static str,
         /// Its code.
         code: i32,
-        /// What it says of that code.
+        /// The driver's text for that code.
         text: String,
         /// There was no memory for it.
         memory: bool,
@@ -70,7 +70,7 @@ impl DeviceError {
 pub struct Exported {
     /// The driver's name of the allocation.
     pub handle: [u8; 64],
-    /// The allocation's first byte is so many bytes before the one asked about.
+    /// The offset in bytes, from the allocation's first byte, of the address that was asked about.
     pub offset: u64,
     /// The allocation's length in bytes.
     pub len: u64,
@@ -108,7 +108,7 @@ pub type Copy = (Way, Segment, Segment);
 /// Implementations touch no memory but that of the copies they are given, and none after [`finish`](Self::finish).
 #[expect(unsafe_code, reason = "devices write memory; each method that lets them says what it needs")]
 pub unsafe trait Driver: Debug + Send + Sync {
-    /// Whose driver it is.
+    /// The interface that the driver is for.
     fn interface(&self) -> Interface;
 
     /// How many devices there are.
@@ -117,22 +117,22 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Where an address is. Memory that the driver does not know is the host's.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error that the driver reports.
     fn locate(&self, address: usize) -> Result<Place, DeviceError>;
 
     /// Begins copies, in order, on a stream of their own.
     ///
     /// # Errors
-    /// What the driver says; then none is under way.
+    /// The error that the driver reports; no copy is under way then.
     ///
     /// # Safety
-    /// The memory of both sides is there until [`finish`](Self::finish) returns, and is used by nobody in ways that conflict.
+    /// The memory of both sides exists until [`finish`](Self::finish) returns, and is not used in conflicting ways until then.
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError>;
 
-    /// Whether copies are over.
+    /// Returns whether copies are over.
     ///
     /// # Errors
-    /// What the driver says; they are over then, too.
+    /// The error that the driver reports; the copies are over then, too.
     fn is_over(&self, copies: &Copies) -> Result<bool, DeviceError>;
 
     /// Waits until copies are over.
@@ -144,25 +144,25 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// What the device calls itself.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error that the driver reports.
     fn describe(&self, ordinal: u32) -> Result<String, DeviceError>;
 
     /// Allocates memory: a device's, managed, or pinned memory of the host (then for all devices).
     ///
     /// # Errors
-    /// What the driver says. [`DeviceError::Lacks`] of memory that is none of a driver's.
+    /// The error that the driver reports. [`DeviceError::Lacks`] of memory that is none of a driver's.
     fn allocate(&self, kind: Kind, ordinal: u32, len: usize) -> Result<Segment, DeviceError>;
 
-    /// Frees it.
+    /// Frees memory.
     ///
     /// # Safety
-    /// It came from [`allocate`](Self::allocate), of this kind and device, and nobody uses it.
+    /// The memory came from [`allocate`](Self::allocate), of this kind and device, and is not in use.
     unsafe fn free(&self, kind: Kind, ordinal: u32, memory: Segment);
 
     /// Lets devices reach memory of the host; returns where it is for them.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error that the driver reports.
     ///
     /// # Safety
     /// The memory stays there until [`unregister_host`](Self::unregister_host).
@@ -171,39 +171,39 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Ends that.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error that the driver reports.
     fn unregister_host(&self, memory: Segment) -> Result<(), DeviceError>;
 
     /// Names a device's memory for other processes.
     ///
     /// # Errors
-    /// What the driver says; not all memory can be.
+    /// The error that the driver reports; not all memory can be.
     fn export(&self, ordinal: u32, address: usize) -> Result<Exported, DeviceError>;
 
     /// Opens memory of another process; the allocation's first byte is where the segment begins.
     ///
     /// # Errors
-    /// What the driver says: there may be no way from that device to this one.
+    /// The error that the driver reports: there may be no way from that device to this one.
     fn open(&self, ordinal: u32, exported: &Exported) -> Result<Segment, DeviceError>;
 
-    /// Closes it.
+    /// Closes memory of another process.
     ///
     /// # Safety
-    /// It came from [`open`](Self::open), and nobody uses it.
+    /// The memory came from [`open`](Self::open), and is not in use.
     unsafe fn close(&self, ordinal: u32, memory: Segment);
 
     /// A dma-buf of a device's memory, for other devices' drivers.
     ///
     /// # Errors
-    /// What the driver says; [`DeviceError::Lacks`] of older ones.
+    /// The error that the driver reports; [`DeviceError::Lacks`] of older drivers.
     fn dma_buf(&self, ordinal: u32, memory: Segment) -> Result<OwnedFd, DeviceError>;
 
     /// A stream of the device writes 64 bits; returns when that is done.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error that the driver reports.
     ///
     /// # Safety
-    /// `address` is 8 bytes, aligned, that the device may write ([`register_host`](Self::register_host) says where), as an atomic of the host's.
+    /// `address` is 8 bytes, aligned, that the device may write (as returned by [`register_host`](Self::register_host)), as an atomic of the host's.
     unsafe fn write_value(&self, ordinal: u32, address: u64, value: u64) -> Result<(), DeviceError>;
 }

@@ -108,7 +108,7 @@ impl FixedBuffers {
         self.ordinary.load(Ordering::Relaxed)
     }
 
-    /// Unpins what nobody uses any more. Transfers that register do so by the way.
+    /// Unpins memory that is no longer in use. Transfers that register memory do this in passing.
     pub fn sweep(&self) {
         self.cache.sweep();
     }
@@ -123,7 +123,7 @@ impl FixedLane {
     /// Writes to a file, from `offset` on; how many bytes went, which may be fewer.
     ///
     /// # Errors
-    /// [`FixedError::Transfer`] with what the kernel says; [`FixedError::Registration`] in a forked child.
+    /// [`FixedError::Transfer`] with the kernel's error; [`FixedError::Registration`] in a forked child.
     pub fn write(&self, from: &[u8], file: impl AsFd, offset: u64) -> Result<usize, FixedError> {
         // SAFETY: the bytes are borrowed until this returns, and are read.
         unsafe { self.transfer(from.as_ptr(), from.len(), Way::ToFile(offset), file) }
@@ -158,13 +158,13 @@ impl FixedLane {
     }
 
     /// # Safety
-    /// So many bytes may be read, or written, until this returns.
+    /// `len` bytes at `at` may be read, or written, until this returns.
     unsafe fn transfer(&self, at: *const u8, len: usize, way: Way, other: impl AsFd) -> Result<usize, FixedError> {
         let len = len.min(MOST_BYTES) as u64;
         let Ok(range) = Range::new(at.expose_provenance() as u64, len) else { return Ok(0) };
         let moved = match self.lane.get(range, RIGHTS) {
             Ok(used) => {
-                // Who waits for another end may do so for long.
+                // A transfer that waits for its other end may take long.
                 let used = if way.waits() { self.lane.hold(used) } else { used };
                 let slot = Some(used.local_key() as u32);
                 // SAFETY: the caller's promise; the cache gives a registration of the memory that is at these addresses, and

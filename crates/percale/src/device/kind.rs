@@ -23,7 +23,7 @@ impl Interface {
     /// Its driver, which is loaded when it is first asked for.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] of all but CUDA; [`DeviceError::Missing`] says what is not on this machine.
+    /// [`DeviceError::Unsupported`] of all but CUDA; [`DeviceError::Missing`], with what this machine lacks.
     pub fn driver(self) -> Result<&'static dyn Driver, DeviceError> {
         match self {
             Self::Cuda => super::cuda::driver(),
@@ -47,7 +47,7 @@ impl std::fmt::Display for Interface {
 /// What kind of memory an address is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ordinary memory of the host, of which the device's driver knows nothing.
+    /// Ordinary memory of the host, which is unknown to the device's driver.
     Host,
     /// The host's, pinned by the device's driver: processors and devices use it.
     Pinned,
@@ -58,7 +58,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether processors read and write it as any other memory. Of managed memory that is so on some machines only, and costs pages
+    /// Returns whether processors read and write it as any other memory. Of managed memory that is so on some machines only, and costs pages
     /// that move: the driver copies it.
     #[must_use]
     pub const fn is_host(self) -> bool {
@@ -69,7 +69,7 @@ impl Kind {
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whose.
+    /// The kind of the memory.
     pub kind: Kind,
     /// The device; 0 of the host's memory.
     pub ordinal: u32,
@@ -82,7 +82,7 @@ impl Place {
     pub const HOST: Self = Self { kind: Kind::Host, ordinal: 0, buffer: 0 };
 }
 
-/// A device whose memory operations may use.
+/// A device with memory that operations may use.
 #[derive(Clone, Copy)]
 pub struct Device {
     driver: &'static dyn Driver,
@@ -116,14 +116,14 @@ impl Device {
     /// The device that has this memory; `None` if it is the host's.
     ///
     /// # Errors
-    /// What the driver says. [`DeviceError::Mixed`] for memory that is not one allocation's.
+    /// The error that the driver reports. [`DeviceError::Mixed`] for memory that is not one allocation's.
     pub fn of(interface: Interface, memory: Segment) -> Result<Option<Self>, DeviceError> {
         let driver = interface.driver()?;
         let place = whole(driver, memory)?;
         Ok((!place.kind.is_host()).then_some(Self { driver, ordinal: place.ordinal }))
     }
 
-    /// Whose it is.
+    /// The interface of the device.
     #[must_use]
     pub fn interface(self) -> Interface {
         self.driver.interface()

@@ -36,7 +36,7 @@ impl<T: Sync> Mapped<T> {
 }
 
 fn memory<T>(value: &T) -> Segment {
-    // SAFETY: the value's own bytes; who gets them says how long they are there.
+    // SAFETY: the value's own bytes; the caller states how long they exist.
     unsafe { Segment::new(std::ptr::from_ref(value).cast_mut().cast(), size_of::<T>()) }
 }
 
@@ -45,7 +45,7 @@ impl<T> Drop for Mapped<T> {
         match self.driver.unregister_host(memory(&**self.value)) {
             // SAFETY: it is dropped once, here, and no device reaches it any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.value) },
-            // Devices may still write it, so it stays memory of nobody else.
+            // Devices may still write it, so the memory is never freed.
             Err(error) => crate::later::later!(warn: %error, "memory stays mapped for devices"),
         }
     }

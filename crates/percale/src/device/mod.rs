@@ -1,14 +1,16 @@
 //! Devices that reach memory by themselves: their memory, and what they want pinned.
 //!
-//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] says what an address
-//! is of, and [`Driver`] is all that percale asks of a driver. There is one, CUDA's; others are refused by name. No instruction of this library touches a
-//! device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the next transfer.
+//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] is the kind of memory
+//! at an address, and [`Driver`] is all that percale asks of a driver. There is one driver, CUDA's; other interfaces are refused by name. No
+//! instruction of this library touches a device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the
+//! next transfer.
 //!
 //! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
 //! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
 //!
 //! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation
-//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it · `arriving`: long ones
+//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
+//!   `arriving`: long ones
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 

@@ -22,7 +22,7 @@ use crate::memory::volatile::Segment;
 
 /// The shortest buffer.
 const LEAST: usize = 4096;
-/// The most bytes that are kept while nobody uses them.
+/// The most bytes that are kept while they are not in use.
 const KEPT: usize = 256 << 20;
 
 #[derive(Debug, Default)]
@@ -47,10 +47,10 @@ pub(crate) struct Pinned {
     process: Process,
 }
 
-/// So many bytes of pinned memory. What is in there is of no meaning.
+/// Returns `len` bytes of pinned memory. Their content is undefined.
 ///
 /// # Errors
-/// What the driver says.
+/// The error that the driver reports.
 pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
@@ -98,8 +98,8 @@ impl Drop for Pinned {
     }
 }
 
-/// Maps so many bytes and registers them with the driver. Forked children do not inherit them: a copy of pinned memory would be made when
-/// either process writes, and the device would go on with the old pages.
+/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them: a copy of pinned memory would be made when either
+/// process writes, and the device would go on with the old pages.
 fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.

@@ -1,8 +1,8 @@
 //! io_uring for any number of threads, each with one operation at a time that it waits for.
 //!
-//! Operations are pushed and given to the kernel under one lock, which nobody holds while he waits. Of those who wait, one
-//! (who *leads*) sleeps in the kernel, takes in everybody's answers, and wakes the others. So an operation that lasts, such as
-//! reading from a silent socket, keeps nobody else from working.
+//! Operations are pushed and submitted to the kernel under one lock, which no thread holds while it waits. Of the waiting threads, one (the *leader*)
+//! sleeps in the kernel, takes in the answers for all threads, and wakes the others. So an operation that lasts, such as reading from a silent
+//! socket, does not keep other threads from working.
 
 #![expect(unsafe_code, reason = "the queues that are shared with the kernel; each block states its own reason")]
 
@@ -39,9 +39,9 @@ enum State {
 struct Operations {
     all: HashMap<u64, State>,
     next: u64,
-    /// Somebody waits in the kernel.
+    /// A thread, the leader, waits in the kernel.
     led: bool,
-    /// How many wait for that one.
+    /// How many threads wait for the leader.
     led_on: usize,
 }
 
@@ -67,7 +67,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Ring {
     /// # Errors
-    /// What the kernel says: io_uring may be forbidden.
+    /// The error that the kernel reports: io_uring may be forbidden.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
         Ok(Self {
@@ -139,7 +139,7 @@ impl Ring {
             let Err(error) = result else { continue };
             let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
             if !may_pass || Instant::now() > deadline {
-                // What was pushed would be taken with the next operation, when its memory may be somebody else's.
+                // The kernel would take what was pushed with the next operation, when its memory may be in use for something else.
                 pushing.usable = false;
                 return Err(error);
             }
@@ -160,9 +160,9 @@ impl Ring {
         unsafe { queue.push(operation) }.is_ok()
     }
 
-    /// Whether the kernel has taken the operation that was pushed as the one of this number.
+    /// Returns whether the kernel has taken the operation that was pushed as the one of this number.
     fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
-        // SAFETY: there is one of these queues at a time, under the lock, whose contents the caller has.
+        // SAFETY: there is one of these queues at a time, under the lock; the caller holds it, as it has the contents, `pushing`.
         let left = unsafe { self.ring.submission_shared() }.len() as u64;
         number.is_some_and(|number| number + left <= pushing.pushed)
     }
@@ -187,8 +187,8 @@ impl Ring {
         let [mut pause, longest] = LOOK_AGAIN;
         let mut operations = locked(&self.operations);
         loop {
-            // Most operations answer in the call that gives them to the kernel. But an answer that somebody took away from
-            // under him who leads would not wake him.
+            // Most operations are answered in the call that submits them to the kernel. But while another thread leads, its answers are left to it:
+            // it would not wake up if another thread took its answer away.
             if !operations.led {
                 self.take_in(&mut operations);
             }
@@ -227,7 +227,7 @@ impl Ring {
         unsafe { self.submitter().enter::<libc::sigset_t>(0, 1, WAIT, None) }.map(drop)
     }
 
-    /// Takes in all answers that are there; only while nobody else leads.
+    /// Takes in all answers that are there. Called only while no other thread leads.
     fn take_in(&self, operations: &mut Operations) {
         // SAFETY: there is one of these queues at a time, under the lock of the operations.
         let answers = unsafe { self.ring.completion_shared() };

@@ -21,7 +21,7 @@ use crate::memory::forked::Process;
 /// kernel has no use for, counts registrations. Whatever the rights asked for, the kernel pins pages for writing, so memory
 /// that this process may not write is refused with EFAULT.
 ///
-/// Its [`Slot`]s are let go by the table that gave them, each once: nobody else can put a slot among the free ones.
+/// Each of its [`Slot`]s is released once, by the table that gave it: no other code can put a slot among the free ones.
 #[derive(Clone)]
 pub struct BufferTable(Arc<Table>);
 
@@ -62,7 +62,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Whether another end is waited for.
+    /// Returns whether another end is waited for.
     pub(super) fn waits(&self) -> bool {
         matches!(self, Self::ToSocket | Self::FromSocket)
     }
@@ -72,14 +72,14 @@ fn has_no_zero_copy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
-/// The offset of what has none.
+/// The offset for sockets and pipes, which have none.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl BufferTable {
-    /// A table with so many slots: registrations at a time.
+    /// Makes a table with this many slots, which is the most registrations at a time.
     ///
     /// # Errors
-    /// What the kernel says: io_uring may be forbidden, and it allows 16,384 slots at most.
+    /// The error that the kernel reports: io_uring may be forbidden, and it allows 16,384 slots at most.
     pub fn new(slots: u32) -> io::Result<Self> {
         let process = Process::current()?;
         let ring = Ring::new()?;
@@ -110,8 +110,8 @@ impl BufferTable {
     /// Returns how many bytes went; one call moves less than 2 GiB.
     ///
     /// # Errors
-    /// What the kernel says of either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has, or a slot that no table has; ECHILD in a
-    /// forked child of the process that opened the table.
+    /// The kernel's error for either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has, or a slot that no table
+    /// has; ECHILD in a forked child of the process that opened the table.
     ///
     /// # Safety
     /// The memory named may be read, or written, until this returns.
@@ -159,7 +159,7 @@ impl BufferTable {
         moved.map(|moved| moved as usize)
     }
 
-    /// Whether this is the process that opened the table, and not a fork of it.
+    /// Returns whether this is the process that opened the table, and not a fork of it.
     fn check_process(&self) -> io::Result<()> {
         if self.0.process.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }
@@ -173,7 +173,7 @@ impl BufferTable {
         let base = range.map_or(0, |range| range.start() as usize);
         let iov_base = std::ptr::with_exposed_provenance_mut(base);
         let buffer = libc::iovec { iov_base, iov_len: range.map_or(0, |range| range.len() as usize) };
-        // SAFETY: the kernel pins what is there, or refuses; it touches the memory only when `transfer` says so.
+        // SAFETY: the kernel pins what is there, or refuses; it touches the memory only when `transfer` requests it.
         unsafe { self.0.ring.submitter().register_buffers_update(slot, &[buffer], None) }
     }
 }

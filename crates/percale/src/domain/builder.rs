@@ -1,4 +1,4 @@
-//! How a domain is to behave.
+//! Building a domain: its settings.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 use crate::transport::verbs::Adapter;
 
-/// Unexpected messages are kept up to this many bytes before senders are told to offer rather than to send.
+/// Unexpected messages are kept up to this many bytes before senders are asked to offer messages rather than to send them.
 const UNEXPECTED_CAP: usize = 64 << 20;
 
-/// Why a domain could not be opened.
+/// The reason why a domain could not be opened.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -48,12 +48,12 @@ impl OpenError {
     }
 }
 
-/// Collects the settings of a domain. [`Info::domain`](crate::fabric::Info::domain) makes one.
+/// The settings of a domain that is to be opened. Created by [`Info::domain`](crate::fabric::Info::domain).
 #[derive(Clone)]
 #[must_use = "nothing is opened before `open`"]
 pub struct DomainBuilder {
     settings: Settings,
-    /// What the machine lacks, for the error if that is too much.
+    /// The transports that are unavailable here, for the error message if none is left.
     missing: String,
     chosen: Vec<TransportKind>,
 }
@@ -85,7 +85,7 @@ impl DomainBuilder {
         Self { settings, missing, chosen: Vec::new() }
     }
 
-    /// Why shared memory does not work here.
+    /// Sets the reason why shared memory does not work here.
     pub(crate) fn shm_missing(mut self, why: Option<&str>) -> Self {
         self.settings.shm_missing = why.map(Into::into);
         self
@@ -98,92 +98,92 @@ impl DomainBuilder {
         self
     }
 
-    /// Which windows of type 2 the domain has, besides those of type 1 (MW-034). Default: 2B.
+    /// Sets the kind of type 2 windows that the domain has, besides those of type 1 (MW-034). Default: 2B.
     pub const fn windows(mut self, two: TypeTwo) -> Self {
         self.settings.type_two = two;
         self
     }
 
-    /// Who makes progress. Automatic progress is for shared endpoints.
+    /// Sets how progress is made. Automatic progress is for shared endpoints.
     pub const fn progress(mut self, progress: Progress) -> Self {
         self.settings.progress = progress;
         self
     }
 
-    /// Only peers with the same key are talked to; both sides prove that they know it. It does not encrypt anything.
+    /// Sets the authorization key: endpoints communicate only with peers that have the same key; both sides prove that they know it. It does not
+    /// encrypt anything.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.settings.authorization_key = Some(key.into());
         self
     }
 
-    /// How long a connection may take to be made, all in all. Default: 5 s until the peer's host has accepted the call, which it does by
-    /// itself, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout)) until the peer's process has answered.
+    /// Sets how long it may take to make a connection, in total. Default: 5 s until the peer's host has accepted it, which does not involve the
+    /// peer's process, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout)) until the peer's process has answered.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts = ConnectTimeouts::of(timeout);
         self
     }
 
-    /// How long the peer's process may take to answer once its host has accepted the call; a process answers late if it is stopped, or busy
-    /// because many start at once. Default 3 minutes, or the [`connect_timeout`](Self::connect_timeout) that was set before.
+    /// Sets how long the peer's process may take to answer once its host has accepted the connection. A process answers late if it is stopped, or
+    /// busy because many start at once. Default 3 minutes, or the [`connect_timeout`](Self::connect_timeout) that was set before.
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts.process = timeout;
         self
     }
 
-    /// How long a TCP peer may be unreachable before it counts as dead. Default 20 s.
+    /// Sets how long a TCP peer may be unreachable before it counts as dead. Default 20 s.
     pub const fn peer_timeout(mut self, timeout: Duration) -> Self {
         self.settings.peer_timeout = timeout;
         self
     }
 
-    /// Which interface's address a wildcard bind advertises. Default: the first real one that is up.
+    /// Sets the interface with the address that a wildcard bind advertises. Default: the first real one that is up.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.settings.interface = Some(name.into());
         self
     }
 
-    /// Whether peers' memory may be copied by the kernel (process_vm_readv and process_vm_writev). Default: if that works here.
+    /// Sets whether peers' memory may be copied by the kernel (process_vm_readv and process_vm_writev). Default: yes, if that works here.
     pub const fn cma(mut self, allowed: bool) -> Self {
         self.settings.cma = self.settings.cma && allowed;
         self
     }
 
-    /// Whether local peers may reach this domain's regions by themselves. Default: those of the same user may.
+    /// Sets whether local peers may access this domain's regions directly. Default: those of the same user may.
     pub const fn trust(mut self, trust: Trust) -> Self {
         self.settings.trust = trust;
         self
     }
 
-    /// How long closing a region waits for a peer that is in the middle of an access. Default 1 s; an access takes microseconds,
+    /// Sets how long closing a region waits for a peer that is in the middle of an access. Default 1 s; an access takes microseconds,
     /// unless its process is stopped.
     pub const fn revoke_timeout(mut self, timeout: Duration) -> Self {
         self.settings.revoke_timeout = timeout;
         self
     }
 
-    /// How many bytes of one peer's unexpected messages are kept before that peer has to wait for receives: it is asked to offer what it
-    /// would send. A message counts as its length and 256 bytes. One peer's messages do not count for another. Default 64 MiB.
+    /// Sets how many bytes of one peer's unexpected messages are kept before that peer has to wait for receives: it is asked to offer messages
+    /// instead of sending them. A message counts as its length and 256 bytes. One peer's messages do not count for another. Default 64 MiB.
     pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
         self.settings.unexpected_cap = bytes;
         self
     }
 
-    /// Sizes of TCP sockets' buffers, in bytes. Default: what measured best.
+    /// Sets the sizes of TCP sockets' buffers, in bytes. Default: the size that measured best.
     pub const fn socket_buffers(mut self, bytes: usize) -> Self {
         self.settings.socket_buffers = Some(bytes);
         self
     }
 
-    /// How the domain's registration caches are to be; as [`CacheSettings::default`](super::CacheSettings::default) unless
-    /// told otherwise. The environment counts only if it is asked, by
-    /// [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
+    /// Sets the settings of the domain's registration caches. Default: [`CacheSettings::default`](super::CacheSettings::default). The
+    /// environment has an effect only through [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
     #[cfg(not(loom))]
     pub const fn registration_cache(mut self, settings: super::CacheSettings) -> Self {
         self.settings.cache = settings;
         self
     }
 
-    /// A domain of a simulated network, for tests.
+    /// Uses a simulated network, for tests.
     pub fn simulated(mut self, network: &Network) -> Self {
         self.settings.sim = Some(network.clone());
         self
@@ -217,7 +217,7 @@ impl DomainBuilder {
             self.settings.verbs.take_if(|_| !self.chosen.contains(&TransportKind::Verbs));
             self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
         } else {
-            // Proven in software only so far: for who asks for it.
+            // Verbs has been tested only with software devices so far, so it is used only on request.
             self.settings.verbs = None;
         }
         let loopback_only = self.chosen == [TransportKind::Loopback];

@@ -1,7 +1,7 @@
 //! The registration cache of a domain: settings, the application's own monitor, and opening.
 //!
-//! A domain has no cache of its own: each registrar (a device) gets one, and all of a domain's are set alike. Transports that
-//! pin nothing, shared memory and TCP, never come here.
+//! A domain has no cache of its own: each registrar (a device) gets one, and all caches of a domain have the same settings. Transports that
+//! pin nothing, shared memory and TCP, never use one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ use super::Domain;
 use crate::device::{BufferTable, FixedBuffers, FixedError};
 use crate::transport::verbs::{Registers, VerbsRegistrar};
 
-/// Registrations that are kept unless told otherwise (RCACHE-008).
+/// The default of [`CacheSettings::max_count`] (RCACHE-008).
 const DEFAULT_COUNT: u32 = 1024;
 
-/// How the registration caches of a domain are to be.
+/// The settings of a domain's registration caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
     /// `None`: no limit.
@@ -31,20 +31,20 @@ pub struct CacheSettings {
     merging: bool,
 }
 
-/// Who tells a registration cache that memory changed, as FI_MR_CACHE_MONITOR names them. An imported monitor
-/// ([`Domain::import_monitor`]) takes the place of all but [`Self::Disabled`].
+/// The monitors that notify a registration cache of changes of memory, as FI_MR_CACHE_MONITOR names them. An imported monitor
+/// ([`Domain::import_monitor`]) replaces any of them except [`Self::Disabled`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheMonitor {
-    /// `best`: the best that can work here and is always right (AMB-14).
+    /// `best`: the best monitor that works here and misses no change (AMB-14).
     #[default]
     Best,
-    /// `memhooks`: as [`Self::Best`]. Interception of library calls misses changes that are made past the library, so it is
-    /// not what is done (AMB-15).
+    /// `memhooks`: the same as [`Self::Best`]. Interception of library calls misses changes that bypass the library, so it is
+    /// not used (AMB-15).
     Memhooks,
     /// `bpf`: programs in the kernel.
     Bpf,
-    /// `userfaultfd`: keeps sealed memory, and upon [`CacheSettings::no_unseen_changes`] private anonymous memory.
+    /// `userfaultfd`: keeps sealed memory and, with [`CacheSettings::no_unseen_changes`], private anonymous memory.
     Userfaultfd,
     /// `sealed`: keeps only memory that cannot change.
     Sealed,
@@ -52,7 +52,7 @@ pub enum CacheMonitor {
     Disabled,
 }
 
-/// There is no monitor of this name.
+/// The error for an unknown monitor name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
@@ -82,20 +82,20 @@ impl AlreadyImported {
     }
 }
 
-/// Something to tell the user of a cache.
+/// A note for the user of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheNote {
-    /// Something is not as it was asked for.
+    /// Whether something differs from the request.
     pub warning: bool,
-    /// What.
+    /// The text of the note.
     pub text: String,
 }
 
-/// A cache that was opened, and what is to be told of it.
+/// A cache that was opened, with notes about it.
 pub struct OpenedCache<R: Registrar> {
     /// The cache.
     pub cache: Cache<R>,
-    /// Which monitor it has and why, and what is not as asked for.
+    /// The monitor that it has and the reason, and what differs from the request.
     pub notes: Vec<CacheNote>,
 }
 
@@ -114,7 +114,7 @@ impl CacheNote {
         }
     }
 
-    /// As [`tell`](Self::tell), under the lock of an endpoint.
+    /// Like [`tell`](Self::tell), for callers that hold the lock of an endpoint.
     fn tell_later(self) {
         crate::later::note(move || self.tell());
     }
@@ -140,21 +140,21 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Bytes that a cache keeps registered at most (RCACHE-005). 0 is no limit, as is no call (RCACHE-006, AMB-13).
+    /// Sets the maximum number of bytes that a cache keeps registered (RCACHE-005). 0 means no limit, which is the default (RCACHE-006, AMB-13).
     #[must_use]
     pub const fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = if bytes == 0 { None } else { Some(bytes) };
         self
     }
 
-    /// Registrations that a cache keeps at most (RCACHE-007); 1,024 unless told otherwise, and 0 to keep none (RCACHE-009).
+    /// Sets the maximum number of registrations that a cache keeps (RCACHE-007). The default is 1,024; 0 keeps none (RCACHE-009).
     #[must_use]
     pub const fn max_count(mut self, count: u32) -> Self {
         self.max_count = if count > MOST_REGISTRATIONS { MOST_REGISTRATIONS } else { count };
         self
     }
 
-    /// Who tells what changed. One that is not available here turns caching off, with a warning (RCACHE-011, AMB-16).
+    /// Sets the monitor. A monitor that is not available here turns caching off, with a warning (RCACHE-011, AMB-16).
     #[must_use]
     pub const fn monitor(mut self, monitor: CacheMonitor) -> Self {
         self.monitor = monitor;
@@ -162,15 +162,15 @@ impl CacheSettings {
     }
 
     /// Promises that no code in the process, its libraries included, installs guard pages (MADV_GUARD_INSTALL) in registered
-    /// memory, nor attaches a System V segment over it. userfaultfd does not tell of those.
+    /// memory, nor attaches a System V segment over it. userfaultfd does not report these changes.
     #[must_use]
     pub const fn no_unseen_changes(mut self) -> Self {
         self.unseen = Unseen::NeverMade;
         self
     }
 
-    /// With userfaultfd, what is kept is locked, so that the kernel refuses guard pages there: instead of
-    /// [`Self::no_unseen_changes`], which prevails. What that means for the program is said at
+    /// With userfaultfd, locks the memory that is kept, so that the kernel rejects guard pages there. An alternative to
+    /// [`Self::no_unseen_changes`], which takes precedence. The effects on the program are described at
     /// [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
     #[must_use]
     pub const fn refuse_guards(mut self) -> Self {
@@ -180,24 +180,24 @@ impl CacheSettings {
         self
     }
 
-    /// With userfaultfd, each hit asks the kernel as well whether the process still has the registration's rights (MON-014).
+    /// With userfaultfd, each hit also checks with the kernel that the process still has the registration's rights (MON-014).
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.check_rights = true;
         self
     }
 
-    /// Whether a miss registers kept memory that overlaps or adjoins its own together with it
-    /// ([`Builder::merging`](pindown::Builder::merging)); no, unless told otherwise.
+    /// Sets whether a miss registers kept memory that overlaps or adjoins its own together with it
+    /// ([`Builder::merging`](pindown::Builder::merging)). Off by default.
     #[must_use]
     pub const fn merging(mut self, merging: bool) -> Self {
         self.merging = merging;
         self
     }
 
-    /// As libfabric's environment variables say: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT, FI_MR_CACHE_MONITOR (a
-    /// name of [`CacheMonitor`]'s, or `userfaultfd-promised`, which is [`CacheMonitor::Userfaultfd`] with
-    /// [`Self::no_unseen_changes`]). What is not set, or no value, is as by default; the latter is warned of (RCACHE-014).
+    /// Reads the settings from libfabric's environment variables: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT, FI_MR_CACHE_MONITOR (a
+    /// name of a [`CacheMonitor`], or `userfaultfd-promised`, which is [`CacheMonitor::Userfaultfd`] with
+    /// [`Self::no_unseen_changes`]). A variable that is not set or invalid keeps the default; an invalid one causes a warning (RCACHE-014).
     #[must_use]
     pub fn from_environment() -> Self {
         let (settings, notes) = Self::read(|name| std::env::var(name).ok());
@@ -205,7 +205,7 @@ impl CacheSettings {
         settings
     }
 
-    /// As [`Self::from_environment`], of variables that `text` gives; with what is to be told.
+    /// Like [`Self::from_environment`], with the values of variables that `text` returns. Returns the warnings as notes.
     #[must_use]
     pub fn read(text: impl Fn(&str) -> Option<String>) -> (Self, Vec<CacheNote>) {
         let mut settings = Self::default();
@@ -235,8 +235,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so nothing of it is kept that could be
-        // stale, whatever is asked for.
+        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so no cached information about it could be
+        // stale, whatever these variables request.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),
@@ -274,7 +274,7 @@ impl CacheSettings {
     }
 }
 
-/// The cache that links over verbs register memory of operations with, opened when the first of them needs it.
+/// The cache by which verbs links register the memory of operations. Opened when the first operation needs it.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     settings: CacheSettings,
@@ -321,7 +321,7 @@ impl FromStr for CacheMonitor {
 }
 
 impl Domain {
-    /// A cache of registrations that this registrar makes, set as the domain says.
+    /// Opens a cache of registrations that this registrar makes, with the domain's settings.
     ///
     /// ```
     /// use std::io;
@@ -365,10 +365,10 @@ impl Domain {
         Ok(cache)
     }
 
-    /// As [`Self::registration_cache`], with other settings, and with what is to be told instead of telling it.
+    /// Like [`Self::registration_cache`], but with other settings, and returns the notes instead of logging them.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn open_cache<R: Registrar>(
         &self,
         settings: &CacheSettings,
@@ -384,23 +384,22 @@ impl Domain {
         settings.open(registrar, self.inner.imported.get())
     }
 
-    /// How this domain's caches are set.
+    /// The settings of this domain's caches.
     #[must_use]
     pub fn cache_settings(&self) -> &CacheSettings {
         &self.inner.settings.cache
     }
 
-    /// Gives the registration caches that are opened from now on the application's own monitor, made by
+    /// Gives the registration caches that are opened from now on the application's own monitor, created by
     /// [`Notifier::new`](pindown::monitor::imported::Notifier::new). Before anything else is mapped at addresses that change,
-    /// the application must tell the notifier; all these caches are told. (RCACHE-020)
+    /// the application must notify the notifier, which notifies all these caches. (RCACHE-020)
     ///
     /// # Errors
     /// The domain has one already, or it belongs to the process that this one is a fork of.
     ///
     /// # Safety
-    /// The application tells every change of the memory that it answers for, in time, as [`pindown::monitor::imported`] says.
-    /// If it does not, devices reach other memory than they were told to: [`FixedBuffers`] then writes
-    /// where it must not.
+    /// The application reports every change of the memory that it is responsible for, in time, as [`pindown::monitor::imported`] describes.
+    /// If it does not, devices access other memory than intended: [`FixedBuffers`] then writes where it must not.
     #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
     pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
         if !self.inner.is_here() {
@@ -409,7 +408,7 @@ impl Domain {
         self.inner.imported.set(imported).map_err(|_| AlreadyImported)
     }
 
-    /// io_uring with so many fixed buffers (16,384 at most): transfers between any memory and files or sockets, through a
+    /// Opens an io_uring with this many fixed buffers (16,384 at most): transfers between any memory and files or sockets, through a
     /// registration cache.
     ///
     /// ```
@@ -431,7 +430,7 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// No io_uring, or no cache.
+    /// If io_uring is not available, or no cache can be opened.
     pub fn fixed_buffers(&self, slots: u32) -> Result<FixedBuffers, FixedError> {
         let table = BufferTable::new(slots).map_err(FixedError::NoRing)?;
         let cache = self.registration_cache(table.clone())?;

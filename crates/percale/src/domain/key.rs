@@ -15,7 +15,7 @@ pub const KEY_LIMIT: usize = 4096;
 /// If the file cannot be read, or others may use it too, or it is empty or longer than [`KEY_LIMIT`].
 pub fn read_authorization_key(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
-    // The mode of the open file: that of the name may be another's by now.
+    // The mode of the open file: the name may belong to another file by now.
     let mode = file.metadata()?.mode();
     if mode & 0o077 != 0 {
         let why = format!("others may use this file (mode {:03o}); chmod 600 it", mode & 0o777);

@@ -1,4 +1,4 @@
-//! A domain: what endpoints share.
+//! A domain: the resources that endpoints share.
 //!
 //! A domain (verbs: protection domain) holds the settings under which endpoints are opened and the service thread that makes
 //! their connections and watches their peers. It lives as long as anything that was opened in it. No lock is taken on it after
@@ -37,7 +37,7 @@ use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 use crate::transport::verbs::{Adapter, Pins};
 
-/// Who makes progress.
+/// The threads that make progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// The application's own calls (FI_PROGRESS_MANUAL). The cheapest.
@@ -48,15 +48,15 @@ pub enum Progress {
     Automatic,
 }
 
-/// How far peers are trusted with this domain's regions: local ones (processes of the same user), and those over verbs, whose accesses the
-/// device checks.
+/// How far peers are trusted with this domain's regions. This applies to local peers (processes of the same user), and to peers over verbs,
+/// whose accesses the device checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// They may reach regions by themselves, through mapped memory or the kernel. The checks of keys, ranges and rights are then
-    /// made by percale in the peer: they stop mistakes, not attackers (who, being of the same user, could trace this process).
+    /// Peers may access regions directly, through mapped memory or the kernel. The checks of keys, ranges and rights are then made by percale in
+    /// the peer process: they stop mistakes, but not attackers (a process of the same user could trace this process).
     #[default]
     SameUser,
-    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address; over verbs, no
+    /// No peer is trusted: every access is checked and made by this process. Peers get no mapping of a region, nor its address; over verbs, no
     /// registration.
     None,
 }
@@ -65,9 +65,9 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shm: bool,
-    /// Why there is no shared memory here, whether it is allowed or not.
+    /// The reason why shared memory is unavailable here, whether it is allowed or not.
     pub(crate) shm_missing: Option<Arc<str>>,
-    /// The port to use; without one there is no verbs.
+    /// The port to use. `None` if verbs is not used.
     pub(crate) verbs: Option<Arc<Adapter>>,
     pub(crate) tcp: bool,
     pub(crate) cma: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What stands for an authorization key where regions and endpoints are compared: 0 for the domain's own, else a digest.
+    /// The number that represents an authorization key where regions and endpoints are compared: 0 for the domain's own key, else a digest.
     pub(crate) fn authority(&self, key: &[u8]) -> u64 {
         if self.authorization_key.as_deref() == Some(key) {
             return 0;
@@ -109,31 +109,31 @@ pub(crate) struct Inner {
     pub(crate) keys: Arc<Keys>,
     /// Work that waits for counters.
     pub(crate) deferred: crate::trigger::Deferred,
-    /// What devices write to begin operations.
+    /// The variables that devices write to begin operations.
     pub(crate) variables: Arc<crate::trigger::Variables>,
     /// Raw keys of peers.
     pub(crate) mapped: Keyring,
-    /// What raw keys of our regions are made with.
+    /// The secret for the raw keys of our regions.
     pub(crate) secret: Secret,
-    /// What all its endpoints sleep on, in a simulated network where they share that.
+    /// The descriptors that all its endpoints sleep on, in a simulated network where the endpoints share them.
     bedside: std::sync::OnceLock<Bedside>,
-    /// Who opened it: its threads are in no other.
+    /// The process that opened it. Its threads exist in no other process.
     process: Process,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: Arc<std::sync::OnceLock<pindown::monitor::imported::Imported>>,
-    /// What registers memory of operations with the RDMA device.
+    /// Registers the memory of operations with the RDMA device.
     pub(crate) pins: Pins,
 }
 
 impl Inner {
-    /// Whether this process opened it, and is not a fork of the one that did.
+    /// Whether this is the process that opened it, and not a fork of that process.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// What a new endpoint sleeps on. Peers can ring it if shared memory is allowed and can be had; where it cannot, the endpoint is
-    /// reached over another transport, if one is allowed, and the second value says why.
+    /// Creates the [`Bedside`] that a new endpoint sleeps on. Peers can wake the endpoint through it if shared memory is allowed and available. If
+    /// shared memory is not available, peers use another transport, if one is allowed, and the second value is the reason.
     pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
         let settings = &self.settings;
         if settings.sim.is_none() && settings.shm {
@@ -149,7 +149,7 @@ impl Inner {
             return Ok((Bedside::private()?, settings.shm_missing.clone()));
         }
         if self.bedside.get().is_none() {
-            // If somebody else was first, theirs counts.
+            // If another thread was faster, its value is used.
             drop(self.bedside.set(Bedside::private()?));
         }
         let bedside = self.bedside.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
@@ -183,7 +183,7 @@ impl Inner {
     }
 }
 
-/// A domain; a handle, cheap to clone.
+/// A domain. It is a handle, cheap to clone.
 #[derive(Clone)]
 pub struct Domain {
     pub(crate) inner: Arc<Inner>,
@@ -192,33 +192,33 @@ pub struct Domain {
 crate::short_debug!(Domain, "Domain");
 
 impl Domain {
-    /// A new address vector.
+    /// Builds an address vector.
     pub fn address_vector(&self) -> VectorBuilder {
         VectorBuilder::default().domain(self.inner.settings.interface.clone().unwrap_or_default())
     }
 
-    /// A new endpoint.
+    /// Builds an endpoint.
     pub fn endpoint(&self) -> EndpointBuilder<'_> {
         EndpointBuilder::new(self)
     }
 
-    /// A new scalable endpoint: several contexts behind one address.
+    /// Builds a scalable endpoint: several contexts behind one address.
     pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
         ScalableBuilder::new(self)
     }
 
-    /// A new shared receive context.
+    /// Creates a shared receive context.
     #[must_use]
     pub fn shared_receive(&self) -> SharedReceive {
         SharedReceive::new()
     }
 
-    /// A new listener, for connections of one peer each.
+    /// Builds a listener, for connections with one peer each.
     pub fn listener(&self) -> ListenerBuilder<'_> {
         ListenerBuilder::new(self)
     }
 
-    /// Memory that local peers can map: long messages from and to it are copied by both sides at once.
+    /// Allocates memory that local peers can map: long messages from and to it are copied by both sides at once.
     ///
     /// # Errors
     /// If the system has no memory or descriptor left.
@@ -226,21 +226,21 @@ impl Domain {
         sealed::allocate(len)
     }
 
-    /// Registers memory that peers may access as `access` says. The region owns it until it is closed.
+    /// Registers memory that peers may access with the rights `access`. The region owns it until it is closed.
     ///
     /// # Errors
-    /// As [`RegisterError`] says.
+    /// See [`RegisterError`].
     pub fn register(&self, memory: impl Into<Buffer>, access: Access) -> Result<Region, RegisterError> {
         self.registration(access).own(memory)
     }
 
-    /// A registration with more to say: a key of one's own, a base address, a counter, memory that the caller vouches for.
+    /// Builds a registration with more options: a chosen key, a base address, a counter, memory that the caller vouches for.
     pub const fn registration(&self, access: Access) -> Registration<'_> {
         Registration::new(self, access)
     }
 
-    /// Whether this domain's table lets an access of any peer through any endpoint pass: key, right, range (for tests and
-    /// measurements; whoever makes accesses checks them so). Keys of windows of type 2 are for one pair, and do not pass.
+    /// Whether this domain's table admits an access of any peer through any endpoint: key, right, range (for tests and measurements; real
+    /// accesses are checked in the same way). Keys of type 2 windows are for one pair of endpoints, and are not admitted.
     /// False in a forked child.
     #[must_use]
     #[inline]

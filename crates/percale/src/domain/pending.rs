@@ -1,7 +1,7 @@
-//! Registration that ends later: an event tells when (fi_mr(3), FI_REG_MR).
+//! Registration that completes later, reported by an event (fi_mr(3), FI_REG_MR).
 //!
-//! What is registered waits with the event queue, and whoever reads the event makes the registration: so nothing of the region is
-//! known before, and nobody reaches it. The memory belongs to the [`PendingRegion`] meanwhile (MR-065), which has no key to show
+//! The registration waits in the event queue, and the thread that reads the event performs it: so no property of the region is
+//! known before, and no peer reaches it. The memory belongs to the [`PendingRegion`] meanwhile (MR-065), which has no key to show
 //! (MR-062).
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::forked::ProcessMutex;
 use crate::memory::region::{Region, RegisterError, Registration, Terms};
 
-/// A region that is not there yet. Dropping it withdraws the registration: then there is no event.
+/// A region that is not registered yet. Dropping it withdraws the registration: then there is no event.
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
     shared: Arc<ProcessMutex<State>>,
@@ -24,11 +24,11 @@ crate::short_debug!(PendingRegion, "PendingRegion");
 enum State {
     Waiting(Box<Asked>),
     Over(Result<Region, RegisterError>),
-    /// Between the two.
+    /// The result was taken, or the registration is being performed.
     Taken,
 }
 
-/// What was asked for.
+/// The requested registration.
 #[derive(Debug)]
 struct Asked {
     domain: Domain,
@@ -43,7 +43,7 @@ impl Asked {
 }
 
 impl PendingRegion {
-    /// The region, or why there is none; once the event was read. `Err` gives this back: it was not.
+    /// Returns the region, or the reason why there is none, once the event was read. Before that, returns itself as `Err`.
     ///
     /// # Errors
     /// If the event was not read yet. In a forked child the registration is over with [`RegisterError::Forked`].
@@ -61,8 +61,8 @@ impl PendingRegion {
 }
 
 impl Registration<'_> {
-    /// Registers memory later: an [`Event::Registered`] with this `context` tells that it was done, or an
-    /// [`Event::RegistrationFailed`] that it cannot be; then [`PendingRegion::finish`] gives the region (MR-060, MR-064).
+    /// Registers memory later: an [`Event::Registered`] with this `context` reports that it was done, or an
+    /// [`Event::RegistrationFailed`] that it failed; then [`PendingRegion::finish`] returns the region or the error (MR-060, MR-064).
     ///
     /// # Errors
     /// If the queue has no room for the event; then there will be none (MR-063).
@@ -77,7 +77,7 @@ impl Registration<'_> {
         let shared = Arc::new(ProcessMutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {
-            let shared = waiting.upgrade()?; // Withdrawn, if it is not there.
+            let shared = waiting.upgrade()?; // Gone if the registration was withdrawn.
             let mut state = shared.lock()?;
             let State::Waiting(asked) = std::mem::replace(&mut *state, State::Taken) else { return None };
             let result = asked.register();

@@ -1,4 +1,4 @@
-//! Who drives a shared endpoint besides its users: readers of its queues, and the progress thread.
+//! What drives a shared endpoint besides its users: readers of its queues, and the progress thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
 
-/// A shared endpoint, as the queues and counters that it reports to know it.
+/// The driver of a shared endpoint, which is attached to the queues and counters that the endpoint reports to.
 pub(super) struct Driver {
     endpoint: WeakShared,
     descriptor: Arc<OwnedFd>,
@@ -42,7 +42,7 @@ impl Progress for Driver {
     }
 }
 
-/// What an endpoint reports to.
+/// The queues and counters that an endpoint reports to.
 struct Waits {
     queues: Vec<CompletionQueue>,
     counters: Vec<Arc<Counter>>,
@@ -50,7 +50,7 @@ struct Waits {
 }
 
 impl Waits {
-    /// Everything that the endpoint reports to.
+    /// The queues and counters that the endpoint reports to.
     fn of(core: &Core) -> Self {
         Self {
             queues: [&core.transmit, &core.receive].iter().filter_map(|reports| reports.queue.clone()).collect(),
@@ -72,7 +72,7 @@ impl Waits {
     }
 }
 
-/// Lets counters begin operations of the endpoint, and whoever reads or waits for what it reports to drive it.
+/// Lets counters begin operations of the endpoint, and lets threads that read or wait for what it reports to drive it.
 pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
     let parts = endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(&engine.core.submissions))));
     let Some((waits, submissions)) = parts else { return Ok(()) };
@@ -87,10 +87,10 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result
     Ok(())
 }
 
-/// The progress thread sleeps for at most this long before it looks whether its endpoint is still there.
+/// The progress thread sleeps for at most this long before it checks whether its endpoint still exists.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Starts the thread that makes progress on an endpoint until that is closed.
+/// Starts the thread that makes progress on an endpoint until the endpoint is closed.
 pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
     crate::memory::call::start_thread("percale-progress", move || run(&endpoint)).map(drop)
 }

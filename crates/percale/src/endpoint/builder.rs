@@ -38,35 +38,35 @@ use crate::wire::hello::Incarnation;
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address means nothing.
+    /// The text is no address.
     #[error("{0:?} is no address to bind to: give HOST:PORT, port 0 for any free one ({1})")]
     Address(String, String),
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("{address} cannot be bound: {error}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A scalable endpoint has no such context.
     #[error("there is no context {index}: the endpoint has {contexts}, counted from 0")]
     NoContext {
-        /// Which was to be opened.
+        /// The context that was to be opened.
         index: u16,
-        /// How many there are.
+        /// The number of contexts.
         contexts: u16,
     },
     /// The context is open.
     #[error("context {0} is open already")]
     ContextOpen(u16),
-    /// An endpoint cannot have so many contexts.
+    /// An endpoint cannot have this number of contexts.
     #[error("an endpoint has 1 to {limit} contexts, not {0}", limit = super::scalable::CONTEXT_LIMIT)]
     Contexts(u16),
     /// The system refused descriptors or memory.
     #[error("the system refused what an endpoint needs: {0}")]
     System(io::Error),
-    /// Automatic progress needs an endpoint that its thread can reach.
+    /// Automatic progress needs an endpoint that the progress thread can access.
     #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
     NotShared,
     /// The process is a fork of the one that opened the domain.
@@ -93,7 +93,7 @@ impl BindError {
     }
 }
 
-/// Collects what an endpoint is made of.
+/// Builds an endpoint.
 #[must_use = "nothing is opened before `bind`"]
 pub struct EndpointBuilder<'d> {
     pub(super) domain: &'d Domain,
@@ -107,25 +107,25 @@ pub struct EndpointBuilder<'d> {
     answer_only: bool,
     pub(super) authorization_key: Option<Vec<u8>>,
     shared_receive: Option<SharedReceive>,
-    /// It is a context of a scalable endpoint.
+    /// Set for a context of a scalable endpoint.
     pub(super) seat: Option<Seat>,
 }
 
 crate::short_debug!(EndpointBuilder<'_>, "EndpointBuilder");
 
-/// Whom an endpoint is for.
+/// The peers that an endpoint is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    /// Anybody.
+    /// Any number of peers.
     Many,
     /// One peer.
     Single,
-    /// Those who want connections; so many may wait.
+    /// Peers that request connections; at most this many requests may wait.
     Listener(usize),
 }
 
 impl Purpose {
-    /// How operations name the only peer, if there is only one: it stands first in a vector of its own.
+    /// The number by which operations name the only peer, if there is only one: it is the first in a vector of its own.
     const fn peer(self) -> PeerAddress {
         match self {
             Self::Single => PeerAddress(0),
@@ -134,7 +134,7 @@ impl Purpose {
     }
 }
 
-/// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
+/// A multi-receive buffer with less than this left is released, unless the builder sets another minimum.
 pub(super) const MULTI_MINIMUM: usize = 64;
 
 impl<'d> EndpointBuilder<'d> {
@@ -157,106 +157,107 @@ impl<'d> EndpointBuilder<'d> {
         }
     }
 
-    /// Only peers with the same key are talked to, in the place of the domain's
-    /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)); they reach regions that were registered for it.
+    /// Sets the endpoint's authorization key, in place of the domain's
+    /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)): it communicates only with peers that have
+    /// the same key, and they can access regions that were registered for this key.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
         self
     }
 
-    /// Messages take receives of this context, besides the endpoint's own.
+    /// Lets messages take receives of this context, besides the endpoint's own.
     pub fn shared_receive(mut self, context: &SharedReceive) -> Self {
         self.shared_receive = Some(context.clone());
         self
     }
 
-    /// The vector that names its peers. Several endpoints may share one.
+    /// Sets the vector that names its peers. Several endpoints may share one.
     pub fn vector(mut self, vector: &AddressVector) -> Self {
         self.vector = Some(vector.clone());
         self
     }
 
-    /// Completions of sends go to this queue rather than to the endpoint's own.
+    /// Sends completions of sends to this queue rather than to the endpoint's own.
     pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
         self.transmit.queue = Some(queue.clone());
         self
     }
 
-    /// Completions of receives go to this queue rather than to the endpoint's own.
+    /// Sends completions of receives to this queue rather than to the endpoint's own.
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
         self.receive.queue = Some(queue.clone());
         self
     }
 
-    /// Everything that this endpoint begins counts here: sends, reads and writes (FI_TRANSMIT).
+    /// Counts all operations of this endpoint that send, read or write (FI_TRANSMIT).
     pub fn transmit_counter(self, counter: &Arc<Counter>) -> Self {
         self.send_counter(counter).read_counter(counter).write_counter(counter)
     }
 
-    /// Sends count here when they complete, tagged or not (FI_SEND). Of this and the other counters several may be the same one.
+    /// Counts sends when they complete, tagged or not (FI_SEND). One counter may serve for several of the kinds.
     pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.sends = Some(Arc::clone(counter));
         self
     }
 
-    /// Receives of messages count here when they complete, tagged or not (FI_RECV). Peeks do not.
+    /// Counts receives of messages when they complete, tagged or not (FI_RECV). Peeks do not count.
     pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.receives = Some(Arc::clone(counter));
         self
     }
 
-    /// Reads of peers' memory, and atomic operations that fetch, count here when they complete (FI_READ).
+    /// Counts reads of peers' memory, and atomic operations that fetch, when they complete (FI_READ).
     pub fn read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.reads = Some(Arc::clone(counter));
         self
     }
 
-    /// Writes to peers' memory, and atomic operations that fetch nothing, count here when they complete (FI_WRITE).
+    /// Counts writes to peers' memory, and atomic operations that fetch nothing, when they complete (FI_WRITE).
     pub fn write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.writes = Some(Arc::clone(counter));
         self
     }
 
-    /// Reads by peers count here, and their atomic operations that fetch: those through this endpoint, of any region of its domain
-    /// (FI_REMOTE_READ). Refused ones do not count. Peers that read by themselves then tell this endpoint, which counts at its
+    /// Counts reads by peers, and their atomic operations that fetch: those through this endpoint, of any region of its domain
+    /// (FI_REMOTE_READ). Refused ones do not count. Peers that read directly then notify this endpoint, which counts at its
     /// progress; so each access costs them a frame.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.remote_reads = Some(Arc::clone(counter));
         self
     }
 
-    /// Writes by peers count here once their bytes are there, and their atomic operations that fetch nothing; otherwise as
-    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). What counts here and in the
-    /// [counter](crate::memory::region::Registration::counter) of a region counts once if both are the same one.
+    /// Counts writes by peers once their bytes have arrived, and their atomic operations that fetch nothing; otherwise like
+    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). An access that this counter and the
+    /// [counter](crate::memory::region::Registration::counter) of a region both count counts once if both are the same counter.
     pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.remote_writes = Some(Arc::clone(counter));
         self
     }
 
-    /// What happens to peers is told here.
+    /// Sets the queue that reports events of peers.
     pub fn event_queue(mut self, events: &EventQueue) -> Self {
         self.events = Some(events.clone());
         self
     }
 
-    /// A multi-receive buffer with less than this many bytes left is released (FI_OPT_MIN_MULTI_RECV). Default 64.
+    /// Sets the number of bytes below which a multi-receive buffer is released (FI_OPT_MIN_MULTI_RECV). Default 64.
     pub const fn multi_receive_minimum(mut self, bytes: usize) -> Self {
         self.multi_minimum = bytes;
         self
     }
 
-    /// How long a request for a connection may take from [`connect`](Self::connect) until the connection stands; the listener's
-    /// owner has to answer within that. Default: the domain's
+    /// Sets how long a request for a connection may take from [`connect`](Self::connect) until the connection is up; the listener's
+    /// owner has to answer within that time. Default: the domain's
     /// [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self
     }
 
-    /// The endpoint makes no connections: it serves peers that connect to it, over the connections that they made. Operations to a
-    /// peer that is not connected fail with [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at
-    /// a peer ends when its connection does. So nothing that a peer says of its address makes this endpoint call there, except for
-    /// the question whether the peer's own call was made from that address.
+    /// Makes the endpoint serve peers only over the connections that they made; it makes none itself. Operations to a peer that is
+    /// not connected fail with [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at a
+    /// peer ends when its connection does. So this endpoint never connects to an address because a peer claims it, except to ask
+    /// whether the peer's own connection was made from that address.
     pub const fn answer_only(mut self) -> Self {
         self.answer_only = true;
         self
@@ -265,7 +266,7 @@ impl<'d> EndpointBuilder<'d> {
     /// Opens the endpoint at `address` (`HOST:PORT`; port 0 for any free one), for one owner.
     ///
     /// # Errors
-    /// If the address cannot be had, or the system refuses descriptors.
+    /// If the address cannot be bound, or the system refuses descriptors.
     pub fn bind(self, address: impl AsRef<str>) -> Result<Endpoint, BindError> {
         self.owned(resolve(address.as_ref())?, Purpose::Many)
     }
@@ -281,8 +282,8 @@ impl<'d> EndpointBuilder<'d> {
         Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
-    /// Whether [counters of regions](crate::memory::region::Registration::counter) count what peers write through this endpoint
-    /// (FI_RMA_EVENT). Default: yes.
+    /// Sets whether [counters of regions](crate::memory::region::Registration::counter) count what peers write through this
+    /// endpoint (FI_RMA_EVENT). Default: yes.
     pub const fn region_counters(mut self, count: bool) -> Self {
         self.counters.regions = count;
         self
@@ -292,7 +293,7 @@ impl<'d> EndpointBuilder<'d> {
     /// they are read or waited for.
     ///
     /// # Errors
-    /// If the address cannot be had, or the system refuses descriptors or a thread.
+    /// If the address cannot be bound, or the system refuses descriptors or a thread.
     pub fn bind_shared(self, address: impl AsRef<str>) -> Result<SharedEndpoint, BindError> {
         self.shared(resolve(address.as_ref())?, Purpose::Many)
     }
@@ -314,14 +315,14 @@ impl<'d> EndpointBuilder<'d> {
         self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeouts.longest())
     }
 
-    /// Whether it is for a simulated network.
+    /// Whether the endpoint is for a simulated network.
     pub(super) fn is_simulated(&self) -> bool {
         self.domain.inner.settings.sim.is_some()
     }
 
     fn engine(mut self, bind: SocketAddr, purpose: Purpose) -> Result<Engine, BindError> {
         if !self.domain.inner.is_here() {
-            return Err(BindError::Forked); // Nobody would make its connections here.
+            return Err(BindError::Forked); // No thread would make its connections here.
         }
         super::engine::aside::settle();
         let settings = &self.domain.inner.settings;
@@ -333,7 +334,7 @@ impl<'d> EndpointBuilder<'d> {
         };
         let single = matches!(purpose, Purpose::Single);
         if single {
-            // Its peer will be the only one in it.
+            // The vector of a single endpoint holds only its peer.
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
         let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
@@ -356,7 +357,7 @@ impl<'d> EndpointBuilder<'d> {
             serves: Table::new(),
             long: Vec::new(),
             left: Vec::new(),
-            endpoint: 0, // The engine knows it.
+            endpoint: 0, // A placeholder: the engine knows the number.
             windows: Default::default(),
             keys: Arc::clone(&self.domain.inner.keys),
             authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
@@ -446,7 +447,7 @@ impl<'d> EndpointBuilder<'d> {
     }
 }
 
-/// The first address that a text means.
+/// Resolves a text to its first address.
 pub(super) fn resolve(text: &str) -> Result<SocketAddr, BindError> {
     let wrong = |why: &dyn std::fmt::Display| BindError::Address(text.into(), why.to_string());
     text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no address"))

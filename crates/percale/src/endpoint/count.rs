@@ -21,17 +21,17 @@ bitflags! {
         const RECEIVES = 1 << 10;
         /// Messages that are sent.
         const SENDS = 1 << 11;
-        /// Such reads of this endpoint's regions by peers.
+        /// Reads, and atomic operations that fetch, of this endpoint's regions by peers.
         const REMOTE_READS = 1 << 12;
-        /// Such writes to them.
+        /// Writes, and atomic operations that fetch nothing, to this endpoint's regions by peers.
         const REMOTE_WRITES = 1 << 13;
     }
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Counts operations of these kinds from now on, as the counters of a [builder](crate::EndpointBuilder) do: what ends later is counted,
-    /// also if it was posted before. Accesses that a peer makes by itself are counted from when that peer has learned of it, so such a
-    /// counter is bound before peers use regions.
+    /// Counts operations of these kinds from now on, like the counters of a [builder](crate::EndpointBuilder): an operation that
+    /// ends later is counted, also if it was posted before. Accesses that a peer makes directly are counted once that peer has been
+    /// notified of the counter, so such a counter is bound before peers use regions.
     ///
     /// # Errors
     /// [`PostError::HasCounter`] if the endpoint has a counter for one of these kinds; then nothing has changed. [`PostError::Counter`],

@@ -6,15 +6,17 @@
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
-//! * [`shared_receive`]: receives of several endpoints in common; `pool`: where they wait
-//! * [`work`]: what can be posted; [`remote_work`]: to access peers' memory; [`window_work`]: for windows; [`verbs`]: as verbs has it
-//! * `raw`: posting messages; `raw_remote`: accesses; `raw_collective`: collectives; `raw_triggered`: what a counter begins
+//! * [`shared_receive`]: receives that several endpoints share; `pool`: where they wait
+//! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]: those on
+//!   memory windows; [`verbs`]: work requests as in RDMA verbs
+//! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`: posting
+//!   operations that counters or variables begin
 //! * [`safe`]: operations that own their buffers, to wait for or to await
-//! * `operations`: those under way, with their buffers and who waits for them
+//! * `operations`: the operations under way, with their buffers and wakers
 //! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
 //! * `builder`: opening an endpoint; `refused`: what calls return in a forked child
-//! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one; `sharing`: from the one
-//!   to the other
+//! * `ownership`: whether the engine has one owner or is shared by threads through a lock; `automatic`: what drives a shared engine
+//!   besides its users; `sharing`: from one owner to many threads
 //! * `matching`: which receive takes which message
 //! * `engine`: the protocol
 
@@ -64,11 +66,11 @@ pub struct Endpoint<A: Ownership = Owned> {
     access: A,
     /// The descriptor, reachable without the lock.
     descriptor: Arc<std::os::fd::OwnedFd>,
-    /// Keeps the service thread.
+    /// The domain, which keeps the service thread running.
     domain: Domain,
     /// How long a request for a connection may take to be answered.
     answer_timeout: Duration,
-    /// How operations name its only peer, if it has only one.
+    /// The number by which operations name its only peer, if it has only one.
     peer: PeerAddress,
 }
 
@@ -98,30 +100,31 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.address())
     }
 
-    /// From now on a multi-receive buffer is released once less than this many bytes are left
-    /// ([`EndpointBuilder::multi_receive_minimum`]). One that is posted already is looked at when its next message comes.
+    /// Sets the number of bytes below which a multi-receive buffer is released from now on
+    /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is posted already, this takes effect when its next message
+    /// comes.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
         self.access.with(|engine| engine.core.multi_minimum = bytes);
     }
 
-    /// See [`set_multi_receive_minimum`](Self::set_multi_receive_minimum).
+    /// Returns the minimum that [`set_multi_receive_minimum`](Self::set_multi_receive_minimum) sets.
     #[must_use]
     pub fn multi_receive_minimum(&self) -> usize {
         self.access.with(|engine| engine.core.multi_minimum)
     }
 
-    /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it comes
-    /// back, and goes on as before. Windows of type 2B, and of a dropped endpoint all windows, are unbound.
+    /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it is
+    /// returned, and works as before. Windows of type 2B are unbound; dropping an endpoint unbinds all its windows.
     ///
-    /// What was handed over is sent first, for at most a second. Then every operation under way ends with
-    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), reported where its end is always reported, and gives back the room that it reserved there.
-    /// Receives that the endpoint took from a shared context go back to that. When this returns no thread of the library uses
-    /// memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint refuse everything from then
-    /// on; its own results can still be read.
+    /// Data that was handed over is sent first, for at most a second. Then every operation under way ends with
+    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), reported where its end is always reported, and releases the room that
+    /// it reserved there. Receives that the endpoint took from a shared context go back to the context. When this returns no thread
+    /// of the library uses memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint refuse
+    /// all calls from then on; its own results can still be read.
     ///
-    /// A local peer that was stopped in the middle of a copy into a buffer is no reason to wait: the operation's end is reported when the
-    /// peer has let go of the buffer, or its process has ended, and a buffer that the operation owns is kept until then. A raw
-    /// operation's memory is the application's: until that report the application leaves it as it is.
+    /// This does not wait for a local peer that was stopped in the middle of a copy into a buffer: the operation's end is reported
+    /// when the peer no longer uses the buffer, or its process has ended, and a buffer that the operation owns is kept until then.
+    /// A raw operation's memory is the application's: until that report the application must not change it.
     ///
     /// # Errors
     /// The endpoint.
@@ -138,54 +141,55 @@ impl<A: Ownership> Endpoint<A> {
         two_a && self.access.with(|engine| engine.core.has_windows())
     }
 
-    /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and leaves the handle: all handles refuse
-    /// everything from then on.
+    /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and keeps the handle: all handles
+    /// refuse all calls from then on.
     pub fn shut(&self) {
         self.access.close(|_| true);
     }
 
-    /// Whether it was closed, by another handle.
+    /// Whether the endpoint was closed, through another handle.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.access.with(|engine| engine.is_closed())
     }
 
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
-    /// False if `timeout` passed first (`None`: wait for ever), or the endpoint was closed.
+    /// Returns false if `timeout` expired first (`None`: wait forever), or the endpoint was closed.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.access.wait_until(deadline, |engine| (!engine.core.queue.is_empty()).then_some(())).is_some()
     }
 
-    /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's: true if there is nothing
-    /// to do now and the descriptor will become readable when there is; false if there is something to do already (fi_trywait(3)).
+    /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's. Returns true if there is
+    /// nothing to do now and the descriptor will become readable when there is; false if there is something to do already
+    /// (fi_trywait(3)).
     pub fn try_wait(&self) -> bool {
         self.access.with(|engine| engine.core.queue.is_empty() && engine.watch_results())
     }
 
-    /// Bytes that this endpoint keeps to find its peers by their numbers and by their addresses: some sixteen for each that it
-    /// has named, and six for each that it has met, whatever its vector holds. What a connection takes is apart from this, and so
-    /// is the vector (docs/addresses.md).
+    /// Bytes that this endpoint keeps to find its peers by their numbers and by their addresses: some sixteen for each peer that it
+    /// has named, and six for each that it has met, whatever its vector holds. The memory of connections is not included, and
+    /// neither is the vector (docs/addresses.md).
     #[must_use]
     pub fn naming_bytes(&self) -> usize {
         self.access.with(|engine| engine.core.peers.naming_bytes())
     }
 
-    /// Whether the connection to a peer stands. A peer that connected and was not met at its address is no peer of that address.
+    /// Whether the connection to a peer is up. A peer that connected and was not met at its address does not count as connected at that address.
     #[must_use]
     pub fn is_connected(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.is_connected(peer))
     }
 
-    /// Ends the connection to a peer: operations under way to it fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed), receives that
-    /// are directed at it too, and what it sent and nobody has received is dropped. The peer notices. Whoever sends next connects anew.
-    /// Returns whether there was a connection to end: there is none to an endpoint itself, and those of connected endpoints are
-    /// [shut down](crate::endpoint::connection).
+    /// Ends the connection to a peer: operations under way to it fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed),
+    /// receives that are directed at it too, and messages from it that were not yet received are dropped. The peer notices. The
+    /// next send of either side connects anew. Returns whether there was a connection to end: there is none to an endpoint itself,
+    /// and those of connected endpoints are [shut down](crate::endpoint::connection).
     pub fn disconnect(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.disconnect(peer))
     }
 
-    /// How each connected peer is reached and why so, in words: for people, not for programs.
+    /// Describes how each connected peer is reached and why: for people, not for programs.
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {
         self.access.with(|engine| engine.describe())
@@ -193,8 +197,9 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl SharedEndpoint {
-    /// Reading and waiting for this counter drives the endpoint from now on, though the endpoint does not count there itself. For counters of
-    /// regions, which count what peers write through any endpoint. Counters that deferred work of the endpoint is counted by need no call.
+    /// Makes reading and waiting for this counter drive the endpoint from now on, although the endpoint does not count there
+    /// itself. For counters of regions, which count what peers write through any endpoint. Counters that deferred work of the
+    /// endpoint is counted by do not need this call.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.

@@ -3,10 +3,10 @@
 //! A slot lives from posting until its result was taken. If its handle is dropped first the slot is *parked*: it keeps the
 //! buffer until the operation has completed, because the peer may be using it until then.
 //!
-//! 1. The number of a slot is its operation's context in the engine, and what the handle holds. It carries a generation, so a late
+//! 1. The number of a slot is its operation's context in the engine, and the handle holds it. It carries a generation, so a late
 //!    completion, a second one, or a handle that was used up never reaches the operation that has the slot now.
-//! 2. The application's code (its wakers, their destructors) never runs here, since the engine is borrowed: what is to be woken or
-//!    dropped is put in [`Errands`], which the caller runs when the engine is free.
+//! 2. The application's code (its wakers, their destructors) never runs here, since the engine is borrowed: wakers to be called or
+//!    dropped are put in [`Errands`], which the caller runs when the engine is free.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -23,13 +23,13 @@ pub(crate) struct Slot {
     buffer: Option<Buffer>,
     /// One result, or several from a multi-receive.
     results: VecDeque<Result<Entry, ErrorEntry>>,
-    /// More than one result comes, until one says that the buffer is released.
+    /// Whether more than one result comes, until one reports that the buffer is released.
     many: bool,
-    /// No more results come.
+    /// Whether all results have come.
     done: bool,
     waker: Option<Waker>,
     parked: bool,
-    /// It is a shared receive, whose result another handle waits for.
+    /// Set for a shared receive, whose result another handle waits for.
     owed: Option<Owed>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Operations {
     slots: Table<Slot>,
     /// Queues of finished slots, for reuse: no allocation in the steady state.
     spare: Vec<VecDeque<Result<Entry, ErrorEntry>>>,
-    /// What is to be done once the endpoint is no longer borrowed.
+    /// Work to be done once the endpoint is no longer borrowed.
     errands: Errands,
     /// Results so far; sleepers of a shared endpoint compare it.
     finished: u64,
@@ -60,12 +60,12 @@ impl Operations {
         self.slots.insert(Slot { buffer: Some(buffer), owed: Some(owed), ..Slot::default() })
     }
 
-    /// The buffer of an operation that was started without.
+    /// Sets the buffer of an operation that was started without one.
     pub(crate) fn give(&mut self, id: OperationId, buffer: Buffer) {
         self.slots[id].buffer = Some(buffer);
     }
 
-    /// Ends an operation, of which all results were taken or that could not be posted, and gives its buffer back.
+    /// Ends an operation, of which all results were taken or that could not be posted, and returns its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
         let mut slot = self.slots.remove(id)?;
         self.errands.discard(slot.waker.take());
@@ -76,7 +76,7 @@ impl Operations {
         slot.buffer
     }
 
-    /// The operation with this context has a result. One that has ended gets no more.
+    /// Adds a result to the operation with this context. An operation that has ended gets no more results.
     pub(crate) fn finish(&mut self, context: u64, result: Result<Entry, ErrorEntry>) {
         let id = Id::from_u64(context);
         self.finished += 1;
@@ -101,8 +101,8 @@ impl Operations {
         self.errands.wake(slot.waker.take());
     }
 
-    /// The endpoint is closed, and has ended what it knew of. Ends whatever is left, for nothing else will: what waits for a counter whose last
-    /// handle is being dropped, say, which comes too late to be begun.
+    /// Called when the endpoint is closed and has ended all operations that it knew of. Ends the rest, since nothing else will: for
+    /// example an operation that waits for a counter whose last handle is being dropped, which comes too late to be begun.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
@@ -114,7 +114,7 @@ impl Operations {
         }
     }
 
-    /// Declares an operation to have many results, until one says that the buffer is released.
+    /// Declares an operation to have many results, until one reports that the buffer is released.
     pub(crate) fn many(&mut self, id: OperationId) {
         self.slots[id].many = true;
     }
@@ -134,8 +134,8 @@ impl Operations {
         self.slots.get(id).is_none_or(|slot| slot.done && slot.results.is_empty())
     }
 
-    /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes while the endpoint
-    /// is not borrowed; without one that would be needed nothing is registered and this is false.
+    /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes while the
+    /// endpoint is not borrowed; if a clone is needed and there is none, nothing is registered and this returns false.
     pub(crate) fn set_waker(&mut self, id: OperationId, waker: &Waker, fresh: &mut Option<Waker>) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return true };
         if slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -146,7 +146,7 @@ impl Operations {
         true
     }
 
-    /// The handle is gone: keeps the buffer until the operation has completed. Whether it has not yet.
+    /// Notes that the handle is gone: keeps the buffer until the operation has completed. Returns whether it has yet to complete.
     pub(crate) fn park(&mut self, id: OperationId) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
@@ -163,7 +163,7 @@ impl Operations {
         self.slots.get_mut(id)?.buffer.take()
     }
 
-    /// The buffer of an operation, for reading what a multi-receive has got so far.
+    /// The buffer of an operation, for reading what a multi-receive has received so far.
     pub(crate) fn buffer(&self, id: OperationId) -> Option<&Buffer> {
         self.slots.get(id)?.buffer.as_ref()
     }
@@ -174,7 +174,7 @@ impl Operations {
         !self.errands.is_empty()
     }
 
-    /// The caller offers its processor to other threads when it has left the engine.
+    /// Makes the caller offer its processor to other threads when it has left the engine.
     #[cold]
     pub(crate) fn offer_processor(&mut self) {
         self.errands.offer();
@@ -194,7 +194,7 @@ impl Operations {
         self.errands.append(errands);
     }
 
-    /// What is to be done once the endpoint is no longer borrowed.
+    /// Takes the work to be done once the endpoint is no longer borrowed.
     pub(crate) fn take_errands(&mut self) -> Errands {
         std::mem::take(&mut self.errands)
     }
@@ -309,17 +309,17 @@ mod tests {
         let is_over = |result: Option<Result<Entry, ErrorEntry>>| {
             result.expect("a result").is_err_and(|error| error.error == ErrorCode::Canceled && error.text == "over")
         };
-        // What waits for a message, say.
+        // An operation that waits for a message, for example.
         assert!(is_over(operations.take_result(waits)) && operations.is_done(waits));
         assert_eq!(operations.release(waits).expect("its buffer").len(), 1);
-        // What has ended keeps its one result.
+        // An operation that has ended keeps its one result.
         assert!(operations.take_result(finished).expect("a result").is_ok() && operations.is_done(finished));
         assert_eq!(operations.release(finished).expect("its buffer").len(), 2);
-        // The results so far, and then the end, after which nothing comes.
+        // The results so far, and then the end, after which no result comes.
         assert!(operations.take_result(many).expect("a result").is_ok());
         assert!(is_over(operations.take_result(many)) && operations.is_done(many));
         assert_eq!(operations.release(many).expect("its buffer").len(), 3);
-        // Nobody asks for the result, and the buffer is freed.
+        // The handle of this operation is gone, so the buffer is freed.
         assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());
         operations.end_all("over");
         assert_eq!(operations.finished(), before + 3, "each ends once");

@@ -1,9 +1,10 @@
-//! Whose an endpoint's engine is: one owner's, or that of many threads, which reach it through a lock.
+//! Ownership of an endpoint's engine: one owner, or many threads, which reach it through a lock.
 //!
 //! A shared engine is reached in two ways. Handles of the application ([`Shared`]) own it: when the last one is dropped, or one is
-//! closed, the engine is closed under its lock. Threads of the library (progress threads, readers of its queues, threads that count) use a
-//! [`Helper`], which keeps the memory and nothing else: after the engine was closed a helper finds an engine that does nothing, and
-//! no further helper is made ([`WeakShared::upgrade`]). So when closing returns, no thread of the library is in the engine, nor will be.
+//! closed, the engine is closed under its lock. Threads of the library (progress threads, readers of its queues, threads that
+//! count) use a [`Helper`], which keeps the memory and nothing else: after the engine was closed a helper finds an engine that does
+//! nothing, and no further helper is made ([`WeakShared::upgrade`]). So when closing returns, no thread of the library is in the
+//! engine, and none enters it later.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use crate::later;
 use crate::memory::forked::Process;
 use crate::trigger::{Submissions, Transfer};
 
-/// Whose an engine is: [`Owned`] or [`Shared`]. Not for others to implement.
+/// How an engine is owned: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
 pub trait Ownership: reach::Reach {}
 impl Ownership for Owned {}
 impl Ownership for Shared {}
@@ -30,17 +31,17 @@ pub(super) mod reach {
     use super::{Arc, Budget, Counter, Engine, Instant, Step};
     use crate::endpoint::refused::Refused;
 
-    /// What is done with an engine. As against a closure it can be inlined for certain; then what it is made of is in registers.
+    /// A call on an engine. Unlike a closure it is certain to be inlined; its fields are then kept in registers.
     pub trait Call {
-        /// What it gives.
+        /// The result of the call.
         type Result;
 
-        /// Whether log events are looked for after the call. The shortest calls do not spend the load: what they do at once notes no
-        /// events, and their slow parts leave an errand ([`note_events`](crate::endpoint::operations::Operations::note_events)),
-        /// progress in every sweep.
+        /// Whether log events are looked for after the call. The shortest calls avoid that load: their direct part notes no events,
+        /// and their slow parts leave an errand ([`note_events`](crate::endpoint::operations::Operations::note_events)), as
+        /// progress does in every sweep.
         const LOOKS_FOR_EVENTS: bool = true;
 
-        /// Does it.
+        /// Makes the call.
         fn call(self, engine: &mut Engine) -> Self::Result;
     }
 
@@ -60,48 +61,49 @@ pub(super) mod reach {
         R::refused()
     }
 
-    /// What [`Ownership`](super::Ownership) means inside of the library. Public in a private room: users can name neither this
-    /// nor the engine.
+    /// The methods of [`Ownership`](super::Ownership) that only the library calls. The trait is public in a private module: users
+    /// can name neither it nor the engine.
     ///
-    /// In a forked child nothing is reached: the lock may have been held by a thread that is not there, in the middle of a change.
+    /// In a forked child the engine is not reached: the lock may have been held by a thread that does not exist there, in the
+    /// middle of a change.
     pub trait Reach {
         /// Whether this is the process that opened the endpoint, and not a fork of it.
         fn is_here(&self) -> bool;
 
-        /// Runs a call with the engine, then wakes the tasks whose operations it finished. Not in a forked child.
+        /// Runs a call with the engine, then wakes the tasks whose operations it finished. Must not be called in a forked child.
         fn run_here<C: Call>(&self, call: C) -> C::Result;
 
-        /// As [`run_here`](Self::run_here), but refused in a forked child.
+        /// Like [`run_here`](Self::run_here), but refuses the call in a forked child.
         #[inline(always)]
         fn run<C: Call<Result: Refused>>(&self, call: C) -> C::Result {
             if self.is_here() { self.run_here(call) } else { refused() }
         }
 
-        /// As [`run`](Self::run), for a closure.
+        /// Like [`run`](Self::run), but for a closure.
         #[inline(always)]
         fn with<R: Refused>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
             self.run(Closure(f))
         }
 
-        /// As [`run_here`](Self::run_here), for a closure.
+        /// Like [`run_here`](Self::run_here), but for a closure.
         #[inline(always)]
         fn with_here<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
             self.run_here(Closure(f))
         }
 
-        /// Closes the engine and wakes the threads that wait for it, unless `may` says otherwise. Whether it is closed; in a forked child
-        /// there is nothing to close.
+        /// Closes the engine and wakes the threads that wait for it, unless `may` returns false. Returns whether the engine is
+        /// closed; in a forked child there is nothing to close.
         fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool;
 
-        /// Makes progress by itself from now on, if threads share it.
+        /// Makes the endpoint progress by itself from now on, if threads share it.
         fn automate(&self) -> std::io::Result<()> {
             Ok(())
         }
 
-        /// Reports to this counter too, from now on: who waits there drives the endpoint, if threads share it.
+        /// Reports to this counter too, from now on: threads that wait for the counter drive the endpoint, if threads share it.
         fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
 
-        /// Reading and waiting for this counter drives the endpoint from now on, if threads share it.
+        /// Lets readers of this counter, and threads that wait for it, drive the endpoint from now on, if threads share it.
         fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
             Ok(())
         }
@@ -125,7 +127,7 @@ pub(super) mod reach {
                 let found = self.with_here(|engine| {
                     engine.progress();
                     match ready(engine) {
-                        None if engine.is_closed() => Ok(None), // Nothing will come any more.
+                        None if engine.is_closed() => Ok(None), // A closed engine finishes nothing more.
                         None => Err(engine.results()),
                         found => Ok(found),
                     }
@@ -147,11 +149,11 @@ pub(super) mod reach {
     }
 }
 
-/// One owner, no lock: the endpoint is `Send` but not `Sync`.
+/// Ownership by one thread at a time, without a lock: the endpoint is `Send` but not `Sync`.
 pub struct Owned {
     process: Process,
     engine: RefCell<Engine>,
-    /// Waits at what the endpoint reports to are refused.
+    /// Makes waits fail at the queues and counters that the endpoint reports to.
     undriven: RefCell<Undriven>,
 }
 
@@ -222,16 +224,16 @@ impl Reach for Owned {
     }
 }
 
-/// What the threads of a shared endpoint share.
+/// The state that the threads of a shared endpoint share.
 struct Inner {
     state: Mutex<State>,
-    /// The engine was closed.
+    /// Whether the engine was closed.
     closed: AtomicBool,
-    /// Whose process it is: in a forked child the lock may be held by a thread that is not there.
+    /// The process that opened the endpoint: in a forked child the lock may be held by a thread that does not exist there.
     process: Process,
-    /// Rung when results came or the leader stepped down.
+    /// Notified when results came or the leader stepped down.
     changed: Condvar,
-    /// What the queues and counters that the endpoint reports to hold weakly.
+    /// The driver, to which the queues and counters that the endpoint reports to hold weak references.
     driver: OnceLock<Arc<dyn Progress>>,
 }
 
@@ -244,17 +246,17 @@ impl std::fmt::Debug for Inner {
 #[derive(Debug)]
 struct State {
     engine: Engine,
-    /// Its own thread makes progress.
+    /// Whether the endpoint's own thread makes progress.
     automatic: bool,
-    /// A thread sleeps until the endpoint has something; the others wait for `changed`.
+    /// Whether a thread (the leader) sleeps until the endpoint has something; the others wait for `changed`.
     led: bool,
     /// Threads that wait for `changed`.
     followers: usize,
-    /// `Operations::finished` and the queue's length as the sleepers last knew them.
+    /// `Operations::finished` and the queue's length when the sleepers were last woken.
     seen: u64,
 }
 
-/// Many threads, one uncontended lock.
+/// Ownership shared by many threads, through one lock.
 #[derive(Clone)]
 pub struct Shared {
     inner: Arc<Inner>,
@@ -271,14 +273,14 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let Some(inner) = &self.0 else { return };
         if !inner.process.is_here() {
-            // The engine may have been in the middle of a change at the fork: a child never takes it apart.
+            // The engine may have been in the middle of a change at the fork: a child never drops it.
             return std::mem::forget(Arc::clone(inner));
         }
         inner.close(|_| true);
     }
 }
 
-/// The engine of a shared endpoint, without keeping it alive: what threads of the library hold while they are not in it.
+/// A weak reference to the engine of a shared endpoint. Threads of the library hold it while they are not in the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakShared(std::sync::Weak<Inner>);
 
@@ -294,12 +296,12 @@ impl WeakShared {
         self.upgrade_closed().filter(|helper| !helper.inner.closed.load(Ordering::Acquire))
     }
 
-    /// Whether somebody has it, closed or not.
+    /// Whether the endpoint's memory is still referenced, closed or not.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// As [`upgrade`](Self::upgrade), also if it is closed: to end what came late.
+    /// Like [`upgrade`](Self::upgrade), but also if the endpoint is closed: to end operations that came late.
     pub(crate) fn upgrade_closed(&self) -> Option<Helper> {
         self.0.upgrade().map(|inner| Helper { inner })
     }
@@ -314,10 +316,10 @@ impl Shared {
         Self { owner: Arc::new(Owner(Some(Arc::clone(&inner)))), inner }
     }
 
-    /// The engine. No other handle has been given away; threads of the library may still be leaving it.
+    /// Returns the engine. No other handle has been given away; threads of the library may still be leaving it.
     pub(super) fn into_engine(self) -> Engine {
         let Self { mut inner, owner } = self;
-        // Without closing it.
+        // Take it out of its owner, so that dropping the owner does not close it.
         drop(Arc::into_inner(owner).expect("no other handle was given away").0.take());
         loop {
             match Arc::try_unwrap(inner) {
@@ -332,25 +334,25 @@ impl Shared {
         WeakShared(Arc::downgrade(&self.inner))
     }
 
-    /// What drives the endpoint for those that read and wait.
+    /// The driver of the endpoint for the threads that read and wait.
     pub(super) fn driver(&self) -> Option<&Arc<dyn Progress>> {
         self.inner.driver.get()
     }
 
-    /// Keeps the driver for as long as the endpoint.
+    /// Keeps the driver alive for as long as the endpoint.
     pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
         self.inner.driver.get_or_init(|| driver);
     }
 }
 
 impl Helper {
-    /// Whether both are of one endpoint.
+    /// Whether both belong to one endpoint.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Begins an operation, behind those that are due, unless somebody is in the endpoint: then gives it back. Says whether tasks are to be
-    /// woken, and wakes none.
+    /// Begins an operation, behind those that are due, unless another thread is in the endpoint: then returns the operation. On
+    /// success returns whether tasks have to be woken; it wakes none itself.
     pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
         let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
         state.engine.begin_due();
@@ -359,13 +361,14 @@ impl Helper {
         Ok(state.engine.core.operations.has_errands())
     }
 
-    /// Begins the operations that are due, unless somebody is in the endpoint: then says false.
+    /// Begins the operations that are due. Returns false if it cannot, because another thread is in the endpoint.
     pub(crate) fn begin_due(&self) -> bool {
         let Some(mut state) = self.inner.try_lock() else { return false };
         state.engine.begin_due();
         self.inner.tell(&mut state);
         if Submissions::is_counting() {
-            // A task that is woken may be dropped, and then want the endpoint that this thread is in: somebody else wakes it.
+            // No task is woken here: a woken task may be dropped, and its drop may then use the endpoint that this thread is in.
+            // The bell makes another thread wake it.
             if state.engine.core.operations.has_errands() {
                 state.engine.ring();
             }
@@ -377,7 +380,7 @@ impl Helper {
 }
 
 impl Inner {
-    /// The engine, unless somebody is in the endpoint.
+    /// The engine, unless another thread is in the endpoint.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         if !self.process.is_here() {
             return None;
@@ -399,11 +402,11 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a defect of ours; the state is as usable as it ever will be.
+        // A panic under the lock is a defect of this library; the state stays as usable as it was.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells sleepers that results came.
+    /// Wakes the sleepers if results came.
     fn tell(&self, state: &mut State) {
         let finished = state.engine.results();
         if finished != state.seen {
@@ -438,7 +441,7 @@ impl Inner {
         state.engine.close();
         self.closed.store(true, Ordering::Release);
         self.tell(&mut state);
-        // Whoever sleeps for the endpoint finds it closed.
+        // A thread that sleeps for the endpoint wakes up and finds it closed.
         state.engine.ring();
         self.changed.notify_all();
         Self::leave(state);
@@ -446,7 +449,7 @@ impl Inner {
         true
     }
 
-    /// On the endpoint's descriptor (the leader), or until the leader says that something changed.
+    /// Sleeps on the endpoint's descriptor (the leader), or until the leader or a call reports that something changed.
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         let mut state = self.lock();
         if state.led {
@@ -474,7 +477,7 @@ impl Inner {
     }
 }
 
-/// Has a thread of its own make progress on an endpoint.
+/// Starts a thread that makes progress on an endpoint.
 fn automate(inner: &Arc<Inner>) -> std::io::Result<()> {
     if !inner.process.is_here() {
         return Ok(());

@@ -1,20 +1,21 @@
-//! Where the receives of a shared receive context wait, and what its endpoints have that is still without one.
+//! The waiting receives of a shared receive context, and the messages of its endpoints that have no receive yet.
 //!
 //! Each endpoint (a *member*) keeps its unexpected messages itself and *announces* them here. A message looks for a receive, and is
 //! announced if there is none, under one lock; so does a receive look for a message before it waits. So of a message and a receive
-//! that fit, one finds the other, and both are taken in order, whatever member they belong to. Who posts a receive that finds a
-//! message leaves a *note* for its member, which fills the receive at its progress, or when it closes. A member's message may be gone by then
-//! (its sender died): the receive comes back and looks again, unless a younger one was given a message meanwhile; then it ends in error, as if it
-//! had been filled at once. A receive of the endpoint's own takes a message that is not promised so, and takes
-//! back what was announced of it in the same step: a shared receive that was given it would otherwise look again behind younger ones, which
-//! had been given later messages.
+//! that fit, one finds the other, and both are taken in order, whatever member they belong to. If a posted receive finds a message,
+//! posting it leaves a *note* for the message's member, which fills the receive at its progress, or when it closes. The message may
+//! be gone by then (its sender died): the receive comes back and looks again, unless a younger one was given a message meanwhile;
+//! then it ends in error, as if it had been filled at once. A receive of the endpoint's own takes a message that is not yet
+//! promised to a shared receive, and withdraws its announcement in the same step: a shared receive that was given it would
+//! otherwise look again behind younger ones, which had been given later messages.
 //!
-//! A receive is directed at a peer by an address, and a message comes from an incarnation. So endpoints report which incarnation they
-//! reach at which address: the source of its messages is one number for all endpoints, which stands for each of these addresses
-//! while any endpoint has a connection to it. What a peer says of its address that was not met there is no address at all.
+//! A receive is directed at a peer by an address, and a message comes from an incarnation. So endpoints report which incarnation
+//! they reach at which address: the source of its messages is one number for all endpoints, which stands for each of these
+//! addresses while any endpoint has a connection to it. An address that a peer claims, and at which it was not met, does not count.
 //!
-//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives it, another member
-//! reports their ends, or the next one that joins: a receive belongs to the context, and ends once whatever its endpoint does.
+//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives it, another
+//! member reports their ends, or the next one that joins: a receive belongs to the context, and ends once whatever its endpoint
+//! does.
 //!
 //! Locks: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls no engine.
 
@@ -48,7 +49,7 @@ pub(crate) struct Pool {
     state: ProcessMutex<State>,
 }
 
-/// Sources of addresses that are kept without looking whether anything needs them.
+/// The number of sources of addresses that are kept before unused ones are looked for.
 const NAMES: usize = 1024;
 
 #[derive(Debug)]
@@ -58,9 +59,9 @@ struct State {
     members: Table<Member>,
     /// The sources that stand for addresses at which no other incarnation was met.
     names: HashMap<At, u64>,
-    /// They are looked through when there are so many.
+    /// The number of addresses at which unused ones are looked for.
     names_limit: usize,
-    /// A receive was directed at an address at some time: sources are kept for those that wait, wherever they are.
+    /// Whether a receive was ever directed at an address: then sources are kept for the receives that wait, wherever they wait.
     directed: bool,
     /// The incarnations to which some member has a connection.
     up: HashMap<u128, Up>,
@@ -74,11 +75,11 @@ struct State {
     next_receive: u64,
     /// Untagged and tagged: no receive that was given a message has this number or a higher one.
     given: [u64; 2],
-    /// That of the first member that has one.
+    /// The address vector of the first member that has one.
     vector: Option<AddressVector>,
     /// A multi-receive buffer with less than this left takes no more messages.
     multi_minimum: usize,
-    /// Ends that are to be reported by the next endpoint that joins: there was none.
+    /// Ends that the next endpoint that joins has to report, because there was no other member.
     unreported: Vec<Note>,
 }
 
@@ -86,7 +87,7 @@ struct State {
 #[derive(Debug)]
 struct Up {
     source: u64,
-    /// Whose connections these are.
+    /// The members that have these connections.
     members: Vec<Id<Member>>,
 }
 
@@ -94,7 +95,7 @@ struct Up {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) slot: Connection,
-    /// Where it was met; `None` if its address is only what it says.
+    /// The address at which the peer was met; `None` if its address is only its own claim.
     pub(crate) at: Option<At>,
     pub(crate) incarnation: u128,
 }
@@ -104,21 +105,21 @@ pub(crate) struct Sender {
 pub(crate) struct Waiting {
     pub(crate) segments: Segments,
     pub(crate) context: u64,
-    /// Its success is reported too.
+    /// Whether its success is reported too.
     pub(crate) reports: bool,
     pub(crate) kind: Kind,
     /// Younger ones have higher numbers.
     number: u64,
 }
 
-/// What is special about a receive.
+/// The kind of a receive.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Nothing.
+    /// An ordinary receive.
     Plain,
-    /// It owns its buffer.
+    /// The receive owns its buffer.
     Safe(Owed, Buffer),
-    /// It is, or is part of, a buffer for many messages.
+    /// The receive is, or is part of, a buffer for many messages.
     Many(Arc<Many>),
 }
 
@@ -170,7 +171,7 @@ impl State {
         }
     }
 
-    /// A member has a connection to an incarnation that it met at this address.
+    /// Notes that a member has a connection to an incarnation that it met at this address.
     fn connected(&mut self, member: Id<Member>, at: At, incarnation: u128) {
         self.aliases.remove(&at);
         let source = self.name(at);
@@ -181,7 +182,7 @@ impl State {
         }
     }
 
-    /// An incarnation was met at one more address: receives directed at that take its messages.
+    /// Notes that an incarnation was met at one more address: receives directed at that address take its messages.
     fn alias(&mut self, at: At, incarnation: u128) {
         let from = self.source_at(at);
         let Some(to) = self.up.get(&incarnation).map(|up| up.source).filter(|to| *to != from) else { return };
@@ -194,7 +195,7 @@ impl State {
         );
     }
 
-    /// A connection to an incarnation is over. The source that nobody can send from any more, if that was the last.
+    /// Notes that a connection to an incarnation has ended. Returns the source that has no connection left, if this was the last.
     fn disconnected(&mut self, member: Id<Member>, incarnation: u128) -> Option<u64> {
         let up = self.up.get_mut(&incarnation)?;
         let position = up.members.iter().position(|other| *other == member)?;
@@ -211,7 +212,8 @@ impl State {
         (!self.is_up(source)).then_some(source)
     }
 
-    /// Forgets the sources of addresses at which nobody is met, and of which no message is here: peers come and go.
+    /// Forgets the sources of addresses at which no peer is met and from which no message is held. Peers change over time, so
+    /// sources would otherwise accumulate.
     #[cold]
     fn forget_names(&mut self) {
         let mut used: HashSet<u64> = self.up.values().map(|up| up.source).collect();
@@ -237,7 +239,8 @@ impl State {
         untagged.chain(tagged.drain_posted(Source::From(source)).map(|receive| (true, receive))).collect()
     }
 
-    /// Posts the first receive that `pick` accepts, and all behind it, anew and in order, directed as `direct` says.
+    /// Takes out the first receive that `pick` accepts, and all behind it, and posts them again in order, with the source that
+    /// `direct` returns.
     fn post_again(&mut self, pick: impl Fn(&Pattern, &Waiting) -> bool, direct: impl Fn(Source) -> Source) {
         for tagged in [false, true] {
             for (pattern, receive) in self.take_from(tagged, &pick) {
@@ -261,7 +264,7 @@ impl State {
         patterns.into_iter().zip(taken).collect()
     }
 
-    /// Takes what a message is to be put in.
+    /// Takes the receive for a message.
     fn meet(&mut self, tagged: bool, envelope: Envelope, len: u64) -> Option<Waiting> {
         let minimum = self.multi_minimum;
         let (part, whole) =
@@ -278,13 +281,13 @@ impl State {
         Some(receive)
     }
 
-    /// A receive is given a message.
+    /// Notes that a receive is given a message.
     fn gives(&mut self, tagged: bool, number: u64) {
         let given = &mut self.given[usize::from(tagged)];
         *given = (*given).max(number + 1);
     }
 
-    /// Gives a receive to the messages that are here for it; what is left of it waits.
+    /// Matches a receive with the messages that are held for it; what is left of the receive waits.
     fn post(&mut self, tagged: bool, pattern: Pattern, mut receive: Waiting) {
         let minimum = self.multi_minimum;
         loop {
@@ -339,11 +342,11 @@ impl Pool {
         self.state.lock()
     }
 
-    /// An endpoint takes part, until its membership is dropped.
+    /// Makes an endpoint a member, until its membership is dropped.
     pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, bell: &Arc<Bell>) -> Membership {
         let notes = Arc::new(Notes::default());
         let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
-        // A forked child's endpoint takes no part in what its parent has.
+        // A forked child's endpoint is not a member of its parent's pool.
         let id = match self.lock() {
             Some(mut state) => {
                 state.vector = state.vector.take().or_else(|| vector.cloned());
@@ -355,7 +358,7 @@ impl Pool {
         Membership { pool: Arc::clone(self), id, notes }
     }
 
-    /// Whether this is the process that made it, and not a fork of it.
+    /// Whether this is the process that created it, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.state.is_here()
     }
@@ -410,8 +413,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Cancels the first receive with this context that has no message; says whether there was one. Some member reports it: the next one
-    /// that joins, if there is none.
+    /// Cancels the first receive with this context that has no message; returns whether there was one. A member reports it: the
+    /// next one that joins, if there is none.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
         let Some(mut state) = self.lock() else { return false };
@@ -419,14 +422,14 @@ impl Pool {
         if let Kind::Many(many) = &receive.kind
             && !many.close()
         {
-            return true; // Released by the last message that is on its way into it.
+            return true; // The last message that is on its way into it releases it.
         }
         state.tell_any(Note::Canceled { tagged, receive });
         true
     }
 
-    /// Has some member report the end of a receive, or the next one that joins. The peer's number is left out: it is one of the vector of
-    /// the member that received.
+    /// Makes a member report the end of a receive, or the next one that joins. The peer's number is left out: it is an index in the
+    /// vector of the member that received.
     pub(crate) fn report(&self, mut over: Over) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
@@ -437,7 +440,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a receive that owns its buffer, if it has no message.
+    /// Withdraws a receive that owns its buffer, if it has no message.
     pub(crate) fn withdraw(&self, owed: &Owed) -> Option<(Owed, Buffer)> {
         let ours = |waiting: &Waiting| matches!(&waiting.kind, Kind::Safe(other, _) if other.is(owed));
         let (_, receive) = self.lock()?.take_where(ours)?;
@@ -449,7 +452,7 @@ impl Pool {
 }
 
 impl State {
-    /// Has some member report something: the next one, if there is none.
+    /// Leaves a note for some member, or for the next one that joins if there is none.
     fn tell_any(&mut self, note: Note) {
         match self.members.iter().next() {
             Some((_, member)) => member.tell(note),
@@ -457,8 +460,8 @@ impl State {
         }
     }
 
-    /// The connections of this member are over. Whether the peers that none but it was connected to are there still is for those to find
-    /// out that were connected to them before.
+    /// Ends the connections of this member. Whether the peers to which only this member was connected still exist is for the
+    /// members to find out that were connected to them before.
     fn leave(&mut self, member: Id<Member>) {
         let theirs = |(incarnation, up): (&u128, &Up)| up.members.contains(&member).then_some(*incarnation);
         let connected: Vec<_> = self.up.iter().filter_map(theirs).collect();
@@ -498,7 +501,7 @@ impl State {
     }
 }
 
-/// An endpoint's part in a pool.
+/// The membership of an endpoint in a pool.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pool: Arc<Pool>,
@@ -514,7 +517,7 @@ impl Membership {
         state.meet(tagged, Envelope { tag, source }, len)
     }
 
-    /// As [`meet`](Self::meet), for a message that is kept here: without a receive it is announced.
+    /// Like [`meet`](Self::meet), but for a message that the member keeps: if there is no receive, it is announced.
     pub(crate) fn announce(&self, sender: Sender, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
         let mut state = self.pool.lock()?;
         let envelope = Envelope { tag, source: state.source_of(self.id, sender) };
@@ -525,30 +528,30 @@ impl Membership {
         receive
     }
 
-    /// A message that is kept here is for the member's own receives: no shared receive is given it from now on. False if one was given it
-    /// before, or it was not announced.
+    /// Reserves a kept message for the member's own receives: from now on no shared receive is given it. Returns false if one was
+    /// given it before, or it was not announced.
     pub(crate) fn withdraw(&self, tagged: bool, held: Held) -> bool {
         let Some(mut state) = self.pool.lock() else { return false };
         let ours = |announced: &Announced| announced.member == self.id && announced.held == held;
-        // Mostly the oldest.
+        // The message is mostly the oldest.
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| ours(announced)).next().is_some()
     }
 
-    /// Messages that were kept here are gone: no shared receive is given one of them from now on.
+    /// Withdraws the announcements of kept messages that are gone: from now on no shared receive is given one of them.
     pub(crate) fn withdraw_all(&self, tagged: bool, is_gone: impl Fn(Held) -> bool) {
         let Some(mut state) = self.pool.lock() else { return };
         let gone = |announced: &Announced| announced.member == self.id && is_gone(announced.held);
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// A receive whose message is gone looks for another. It is handed back, to end in error, if a younger one was given a message since it was
-    /// posted: what it found now would be out of order.
+    /// Makes a receive whose message is gone look for another. The receive is returned, to end in error, if a younger one was given
+    /// a message since it was posted: a message found now would be out of order.
     #[must_use]
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) -> Option<Waiting> {
         let mut state = self.pool.lock()?;
         let many = match &receive.kind {
             Kind::Many(many) => many,
-            // Nobody waits for it any more: it takes no other message.
+            // The handle of the receive is gone, so it takes no other message.
             Kind::Safe(owed, _) if owed.is_abandoned() => {
                 drop(state);
                 drop(receive);
@@ -558,7 +561,7 @@ impl Membership {
                 return Some(receive);
             }
             Kind::Plain | Kind::Safe(..) => {
-                // At its place, before those that were posted after it.
+                // The receive goes back to its place, before those that were posted after it.
                 let number = receive.number;
                 let younger = state.take_from(tagged, |_, other| other.number > number);
                 state.post(tagged, pattern, receive);
@@ -566,7 +569,7 @@ impl Membership {
                 return None;
             }
         };
-        // Its part stays unused; the whole is released if that was the last.
+        // The receive's part stays unused; the whole buffer is released if that was the last part.
         let mut released = false;
         many.end_part(|last| released = last);
         if released {
@@ -575,7 +578,7 @@ impl Membership {
         None
     }
 
-    /// Takes part no more. Its messages go with it, except those that were given a receive before.
+    /// Ends the membership. The member's messages are withdrawn, except those that were given a receive before.
     pub(crate) fn leave(&self) -> Vec<Promise> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         if state.members.remove(self.id).is_none() {
@@ -597,21 +600,21 @@ impl Membership {
         promises
     }
 
-    /// There is a connection to this peer.
+    /// Notes that there is a connection to this peer.
     pub(crate) fn connected(&self, peer: Sender) {
         if let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) {
             state.connected(self.id, at, peer.incarnation);
         }
     }
 
-    /// A connected peer was met at one more address.
+    /// Notes that a connected peer was met at one more address.
     pub(crate) fn met(&self, peer: Sender, at: At) {
         if let Some(mut state) = self.pool.lock() {
             state.alias(at, peer.incarnation);
         }
     }
 
-    /// A connected peer had no address, and was met at one: its messages are from there.
+    /// Notes that a connected peer without an address was met at one: its messages come from there.
     pub(crate) fn named(&self, peer: Sender) {
         let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) else { return };
         let before = state.nameless.remove(&(self.id, peer.slot));
@@ -624,7 +627,8 @@ impl Membership {
         state.post_again(|pattern, _| pattern.source == Source::From(source), |source| source);
     }
 
-    /// The connection to this peer is over. The receives that only it could have satisfied, if no other member is connected to it.
+    /// Notes that the connection to this peer has ended. Returns the receives that only this peer could have satisfied, if no other
+    /// member is connected to it.
     pub(crate) fn disconnected(&self, peer: Sender) -> Vec<(bool, Waiting)> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         if peer.at.is_none() {
@@ -635,14 +639,14 @@ impl Membership {
         source.map_or_else(Vec::new, |source| state.directed(source))
     }
 
-    /// No peer is met at this address. The receives directed at it, if no other member has met one there.
+    /// Notes that no peer is met at this address. Returns the receives directed at it, if no other member has met a peer there.
     pub(crate) fn not_met(&self, at: At) -> Vec<(bool, Waiting)> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         let source = state.source_at(at);
         if state.is_up(source) { Vec::new() } else { state.directed(source) }
     }
 
-    /// The context that it is a part in.
+    /// The pool that it belongs to.
     pub(crate) const fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -653,7 +657,7 @@ impl Membership {
         self.notes.any.load(Ordering::Relaxed)
     }
 
-    /// A note is for later.
+    /// Keeps a note for later.
     pub(crate) fn keep_note(&self, note: Note) {
         self.notes.add(note);
     }
@@ -665,7 +669,8 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// An endpoint has left before; of what never became one, the messages go with it, and receives that it was to fill look for others.
+    /// Normally the endpoint has left before. If it never became an endpoint, its messages go with it, and receives that it was to
+    /// fill look for others.
     fn drop(&mut self) {
         for Promise { tagged, receive, pattern, .. } in self.leave() {
             let over = self.give_back(tagged, pattern, receive);

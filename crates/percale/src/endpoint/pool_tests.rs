@@ -5,13 +5,13 @@ use std::sync::Mutex;
 use super::*;
 use crate::{Segment, SharedReceive};
 
-/// A member, and the number of a message of its own.
+/// A member, and the handle of a message of its own.
 fn member(shared: &SharedReceive) -> (Membership, Held) {
     let held = Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ());
     (shared.pool.join(None, &Arc::new(Bell::new().unwrap())), held)
 }
 
-/// A peer that was met nowhere.
+/// A peer that was met at no address.
 fn sender() -> Sender {
     Sender { slot: 1, at: None, incarnation: 7 }
 }
@@ -27,7 +27,7 @@ fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) 
     shared.pool.post(&work, &mut None).unwrap();
 }
 
-/// Gives back the receive that the only note is about; is handed that one if it is over.
+/// Gives back the receive of the only note; returns it if it has ended.
 fn give_back(member: &Membership) -> Option<Waiting> {
     match member.take_notes().pop() {
         Some(Note::Fill(Promise { tagged, receive, pattern, .. })) => member.give_back(tagged, pattern, receive),
@@ -57,7 +57,7 @@ fn ctx_007_a_receive_whose_message_is_gone_waits_before_those_posted_after_it() 
     }
 }
 
-/// What it would be given now came behind a message that a younger one has.
+/// A message that the receive would be given now came behind a message that a younger receive has.
 #[test]
 fn ctx_007_a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it() {
     let shared = SharedReceive::new();
@@ -70,7 +70,7 @@ fn ctx_007_a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_a
     assert_eq!((meet(), meet()), (Some(2), None));
 }
 
-/// A member that leaves fills what it was to fill: nothing of that waits again behind younger ones.
+/// A member that leaves fills the receives that it was to fill: none of them waits again behind younger ones.
 #[test]
 fn ctx_008_a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
     let shared = SharedReceive::new();
@@ -90,7 +90,7 @@ fn ctx_008_what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
     let shared = SharedReceive::new();
     post(&shared, 9, Segment::EMPTY, OpFlags::empty());
     assert!(shared.cancel(9) && !shared.cancel(9));
-    // One that leaves without reading its notes passes them on.
+    // A member that leaves without reading its notes passes them on.
     drop(member(&shared));
     let (member, _) = member(&shared);
     let notes = member.take_notes();
@@ -157,7 +157,7 @@ fn addresses_of_peers_that_are_gone_are_forgotten_unless_their_messages_are_here
         assert!(member.disconnected(peer(number)).is_empty());
         assert!(names() <= 2 * NAMES, "{} addresses are kept", names());
     }
-    // The message that the first one left is from its address still.
+    // The message that the first one left still has its address as source.
     let mut state = shared.pool.lock().unwrap();
     let source = state.source_at(first.at.unwrap());
     assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: Source::From(source) }).is_some());

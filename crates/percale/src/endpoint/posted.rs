@@ -1,9 +1,9 @@
 //! A posted operation together with the memory that it uses.
 //!
-//! An operation takes many forms on its way: it waits for a connection or a counter, stands behind a fence, is offered, is executed in
-//! parts. [`Posted`] moves from one form to the next as a whole, so that no form can leave the memory behind that the work names.
-//! Memory that the application lent stays where it is until the operation's end is reported. Memory of an injected operation is a
-//! copy of all that the operation reads, in one buffer, and is freed with the value: by the form in which the operation ends.
+//! An operation takes many forms on its way: it waits for a connection or a counter, stands behind a fence, is offered, is executed
+//! in parts. [`Posted`] moves from one form to the next as a whole, so that no form can lose the memory that the work names. Memory
+//! that the application lent stays where it is until the operation's end is reported. Memory of an injected operation is a copy of
+//! all that the operation reads, in one buffer, and is freed with the value: by the form in which the operation ends.
 
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
@@ -11,7 +11,7 @@ use crate::memory::atomic::AtomicOp;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
-/// Where the memory is that an operation names.
+/// The memory that an operation names.
 #[derive(Debug)]
 enum Bytes {
     /// The application keeps it in place until the operation's end is reported.
@@ -34,13 +34,13 @@ pub(crate) trait Constant {
 }
 
 impl<W> Posted<W> {
-    /// Work on memory that the application lends.
+    /// Creates work on memory that the application lends.
     #[inline]
     pub(crate) const fn lent(work: W) -> Self {
         Self { work, bytes: Bytes::Lent }
     }
 
-    /// What to do.
+    /// The work.
     #[inline]
     pub(crate) const fn work(&self) -> &W {
         &self.work
@@ -53,7 +53,7 @@ impl<W> Posted<W> {
 }
 
 impl<W: Constant> Posted<W> {
-    /// Work on a copy of all that it reads, after which the application's memory is its own again.
+    /// Creates work on a copy of all that it reads; the application may then reuse its memory.
     ///
     /// # Errors
     /// The length of a list of memory that is too long to be injected.
@@ -91,7 +91,7 @@ impl Constant for AtomicWork {
 }
 
 impl RmaWork {
-    /// As [`Constant::constant`], for a write or a read.
+    /// Like [`Constant::constant`], for a write or a read.
     pub(crate) const fn constant(&mut self, write: bool) -> [Option<&mut Segments>; 2] {
         [if write { Some(&mut self.local) } else { None }, None]
     }
@@ -125,7 +125,7 @@ mod tests {
         let (operand, compare) = (Buffer::from(vec![9; 16]), Buffer::from(vec![5; 16]));
         let posted = Posted::injected(atomic(AtomicOp::Cswap, &operand, Some(&compare))).unwrap();
         drop((operand, compare));
-        // What frees memory and uses it again does not change what the operation reads.
+        // Allocations that reuse freed memory do not change what the operation reads.
         let _others: Vec<Vec<u8>> = (0..64).map(|_| vec![0xEE; 16]).collect();
         let moved = Box::new(posted.map(Some));
         let work = moved.work().as_ref().unwrap();

@@ -1,7 +1,7 @@
-//! The raw face: operations on memory that the caller vouches for, results in completion queues.
+//! The raw API: operations on memory that the caller vouches for, results in completion queues.
 //!
-//! This is what a provider for another interface calls. It adds nothing to the engine: no buffer is owned, nothing is allocated,
-//! and refusals come back at once.
+//! A provider for another interface calls this API. It adds nothing to the engine: no buffer is owned, nothing is allocated, and
+//! refusals are returned at once.
 
 #![expect(
     unsafe_code,
@@ -22,11 +22,11 @@ use crate::memory::volatile::{Segment, Segments};
 use crate::trigger::Operation;
 
 impl SharedReceive {
-    /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). Whichever receives its message
-    /// reports it.
+    /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). The endpoint that
+    /// receives its message reports it.
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done. There is no peeking, claiming and discarding.
+    /// See [`PostError`]; nothing was posted then. There is no peeking, claiming and discarding.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -39,7 +39,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
     /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
@@ -49,13 +49,14 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw_send(work))
     }
 
-    /// As [`post_send`](Self::post_send), for a message in one piece: where that is short and can leave at once, the shortest way.
+    /// Like [`post_send`](Self::post_send), but for a message in one piece: the shortest path if the message is short and can leave
+    /// at once.
     ///
     /// # Errors
-    /// As of [`post_send`](Self::post_send).
+    /// Those of [`post_send`](Self::post_send).
     ///
     /// # Safety
-    /// As of [`post_send`](Self::post_send).
+    /// As for [`post_send`](Self::post_send).
     #[inline(always)]
     pub unsafe fn post_send_one(
         &self,
@@ -72,7 +73,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards as its flags say.
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -81,13 +82,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw_receive(work))
     }
 
-    /// As [`post_recv`](Self::post_recv), for a receive in one piece: where nothing is here for it yet, the shortest way.
+    /// Like [`post_recv`](Self::post_recv), but for a receive in one piece: the shortest path if no message is here for it yet.
     ///
     /// # Errors
-    /// As of [`post_recv`](Self::post_recv).
+    /// Those of [`post_recv`](Self::post_recv).
     ///
     /// # Safety
-    /// As of [`post_recv`](Self::post_recv).
+    /// As for [`post_recv`](Self::post_recv).
     #[inline(always)]
     pub unsafe fn post_recv_one(
         &self,
@@ -104,7 +105,7 @@ impl<A: Ownership> Endpoint<A> {
     /// There is no completion.
     ///
     /// # Errors
-    /// As [`PostError`] says.
+    /// See [`PostError`].
     #[inline]
     pub fn inject(&self, peer: PeerAddress, bytes: &[u8]) -> Result<(), PostError> {
         self.inject_with(peer, bytes, None, None)
@@ -113,7 +114,7 @@ impl<A: Ownership> Endpoint<A> {
     /// As [`inject`](Self::inject), tagged (fi_tinject(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says.
+    /// See [`PostError`].
     #[inline]
     pub fn tagged_inject(&self, peer: PeerAddress, tag: u64, bytes: &[u8]) -> Result<(), PostError> {
         self.inject_with(peer, bytes, Some(tag), None)
@@ -122,7 +123,7 @@ impl<A: Ownership> Endpoint<A> {
     /// As [`inject`](Self::inject), with a tag, or remote completion data, or both (fi_injectdata(3), fi_tinjectdata(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says.
+    /// See [`PostError`].
     #[inline]
     pub fn inject_with(
         &self,
@@ -137,15 +138,15 @@ impl<A: Ownership> Endpoint<A> {
         unsafe { self.post_send_one(peer, segment, tag, data, 0, OpFlags::INJECT) }
     }
 
-    /// Cancels the operation posted with this context: a receive that has no message yet, or a send that its connection has
-    /// not taken yet (fi_cancel(3)). Says whether there was one; it completes with
+    /// Cancels the operation posted with this context: a receive that has no message yet, or a send that its connection has not
+    /// taken yet (fi_cancel(3)). Returns whether there was one; it completes with
     /// [`ErrorCode::Canceled`](crate::completion::entry::ErrorCode::Canceled).
     pub fn cancel(&self, context: u64) -> bool {
         self.access.with(|engine| engine.core.cancel(context, false))
     }
 
-    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many. Makes progress first if none
-    /// wait, and now and then if some do. A caller that finds nothing again and again offers its processor to other threads now and then, and
+    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many. Makes progress first if none wait,
+    /// and now and then if some do. A caller that repeatedly finds nothing offers its processor to other threads now and then, and
     /// more often while they take it: the message may come from a process that waits for this processor.
     ///
     /// # Errors
@@ -158,19 +159,20 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run_here(Poll(entries))
     }
 
-    /// Takes the error that stands next in the endpoint's own completion queue (fi_cq_readerr(3)).
+    /// Takes the error that is next in the endpoint's own completion queue (fi_cq_readerr(3)).
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.access.with(|engine| engine.core.queue.read_error())
     }
 
-    /// Watches for at most `at_most` whether something comes over shared memory that the next [`poll`](Self::poll) deals with, and
-    /// says so; no progress is made. False at once where that is not all that may come or go. For who polls in a loop in
-    /// which much else is done: what comes is seen sooner than at the next turn. (A shared endpoint is locked meanwhile.)
+    /// Watches shared memory, for at most `at_most`, for something that the next [`poll`](Self::poll) handles, and returns whether
+    /// it came; makes no progress. Returns false at once if the endpoint also has to watch or send something else. For an
+    /// application that polls in a loop with much other work: a message is seen sooner than at the next turn of the loop. (A shared
+    /// endpoint is locked meanwhile.)
     pub fn linger(&self, at_most: std::time::Duration) -> bool {
         self.access.with(|engine| engine.linger(at_most))
     }
 
-    /// Whether a receive is posted that has no message yet: whoever drains his results after the last one need not
+    /// Whether a receive is posted that has no message yet: if not, an application that has drained its results need not
     /// [`linger`](Self::linger).
     #[inline]
     #[must_use]
@@ -178,7 +180,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.tagged.posted_len() + engine.core.messages.posted_len() > 0)
     }
 
-    /// Makes progress; says whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
+    /// Makes progress; returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
     /// between calls of this, [`poll`](Self::poll) and the waiting calls.
     #[inline]
     pub fn progress(&self) -> bool {
@@ -244,7 +246,7 @@ impl Call for Poll<'_> {
 }
 
 impl Engine {
-    /// A send whose result goes to a completion queue.
+    /// Posts a send whose result goes to a completion queue.
     #[inline(never)]
     fn post_raw_send(&mut self, work: &SendWork) -> Result<(), PostError> {
         let &SendWork { peer, tag, data, context, flags, .. } = work;
@@ -254,7 +256,7 @@ impl Engine {
         }
     }
 
-    // By parts, so that nobody else need put a description together.
+    // Takes the parts, so that its callers need not build a `SendWork`.
     #[inline(never)]
     fn post_other_send(
         &mut self,
@@ -280,7 +282,7 @@ impl Engine {
         result
     }
 
-    /// A receive whose result goes to a completion queue.
+    /// Posts a receive whose result goes to a completion queue.
     #[inline(never)]
     fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
         let &ReceiveWork { from, tag, context, flags, .. } = work;
@@ -290,7 +292,7 @@ impl Engine {
         }
     }
 
-    // As `post_other_send`.
+    // Like `post_other_send`.
     #[inline(never)]
     fn post_other_receive(
         &mut self,

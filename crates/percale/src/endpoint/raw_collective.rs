@@ -1,4 +1,4 @@
-//! The raw face of collectives.
+//! The raw API of collectives.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep")]
 
@@ -10,9 +10,10 @@ use crate::address::PeerAddress;
 use crate::collective::{AddressSet, CollectiveWork, GroupId};
 
 impl<A: Ownership> Endpoint<A> {
-    /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same addresses in
-    /// the same order; who joins the same list several times is in as many groups, the first with the others' first, and so on. The event queue tells when it has come
-    /// about ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).
+    /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same
+    /// addresses in the same order. An endpoint that joins the same list several times is in as many groups: its first join belongs
+    /// to the first joins of the others, and so on. The event queue reports the result ([`Event::Joined`](crate::Event::Joined),
+    /// [`Event::JoinFailed`](crate::Event::JoinFailed)).
     ///
     /// # Errors
     /// If there can be no such group.
@@ -20,12 +21,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.join_group(members.members(), context, Notify::Silent))
     }
 
-    /// Leaves a group. Operations that are posted still end. If none is, and the group is not there yet, it will not be, for nobody.
+    /// Leaves a group. Operations that are posted still end. If none is posted and the group is not formed yet, it is not formed
+    /// for any member.
     pub fn leave_group(&self, group: GroupId) {
         self.access.with(|engine| engine.leave_group(group));
     }
 
-    /// The place of this endpoint in a group, and how many members that has; `None` if it is in no such group.
+    /// The rank of this endpoint in a group, and the number of members; `None` if it is in no such group.
     #[must_use]
     pub fn rank_in(&self, group: GroupId) -> Option<(usize, usize)> {
         self.access.with(|engine| {
@@ -34,7 +36,7 @@ impl<A: Ownership> Endpoint<A> {
         })
     }
 
-    /// The place of a member in a group.
+    /// The rank of a member in a group.
     #[must_use]
     pub fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
         self.access.with(|engine| {
@@ -49,13 +51,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.collectives.get(group).map_or(0, |group| group.queue.len()))
     }
 
-    /// Posts a collective operation. All members post it, and in the same order; it has ended when this one's part is over.
+    /// Posts a collective operation. All members post it, and in the same order; it has ended when this member's part has ended.
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
-    /// The segments are as [`Segment::new`](crate::Segment::new) wants them until the operation has completed.
+    /// The segments meet the requirements of [`Segment::new`](crate::Segment::new) until the operation has completed.
     pub unsafe fn post_collective(&self, work: &CollectiveWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_collective(work, Notify::from_flags(work.flags)))
     }

@@ -1,4 +1,4 @@
-//! The raw face of one-sided operations (fi_rma(3), fi_atomic(3)).
+//! The raw API of one-sided operations (fi_rma(3), fi_atomic(3)).
 
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
@@ -17,7 +17,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
     /// The local memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until the call
@@ -30,7 +30,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a read of a peer's memory (fi_readmsg(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
     /// The local memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -39,13 +39,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(false, work, notify)))
     }
 
-    /// As [`post_write`](Self::post_write), of one piece on each side: where it can be made at once, the shortest way.
+    /// Like [`post_write`](Self::post_write), but for one piece on each side: the shortest path if the write can be made at once.
     ///
     /// # Errors
-    /// As of [`post_write`](Self::post_write).
+    /// Those of [`post_write`](Self::post_write).
     ///
     /// # Safety
-    /// As of [`post_write`](Self::post_write).
+    /// As for [`post_write`](Self::post_write).
     #[inline(always)]
     pub unsafe fn post_write_one(
         &self,
@@ -58,13 +58,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(RmaOne { write: true, peer, local, remote, context, flags })
     }
 
-    /// As [`post_read`](Self::post_read), of one piece on each side: where it can be made at once, the shortest way.
+    /// Like [`post_read`](Self::post_read), but for one piece on each side: the shortest path if the read can be made at once.
     ///
     /// # Errors
-    /// As of [`post_read`](Self::post_read).
+    /// Those of [`post_read`](Self::post_read).
     ///
     /// # Safety
-    /// As of [`post_read`](Self::post_read).
+    /// As for [`post_read`](Self::post_read).
     #[inline(always)]
     pub unsafe fn post_read_one(
         &self,
@@ -80,7 +80,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts an atomic operation on a peer's memory (fi_atomicmsg(3), fi_fetch_atomicmsg(3), fi_compare_atomicmsg(3)).
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     ///
     /// # Safety
     /// Operands and compare values stay allocated and unwritten, the result's memory also unread, until the operation has
@@ -90,15 +90,15 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_atomic(work, notify)))
     }
 
-    /// Posts an addition to 8 bytes of a peer's memory, which fetches what was there: [`AtomicOp::Sum`](crate::AtomicOp::Sum) of one
-    /// [`Datatype::U64`](crate::Datatype::U64), as [`post_atomic`](Self::post_atomic) makes it; where it can be made at once, the
-    /// shortest way. Operand and result are of 8 bytes each.
+    /// Posts an addition to 8 bytes of a peer's memory, which fetches the previous value: [`AtomicOp::Sum`](crate::AtomicOp::Sum)
+    /// of one [`Datatype::U64`](crate::Datatype::U64), like [`post_atomic`](Self::post_atomic); the shortest path if it can be made
+    /// at once. Operand and result have 8 bytes each.
     ///
     /// # Errors
-    /// As of [`post_atomic`](Self::post_atomic).
+    /// Those of [`post_atomic`](Self::post_atomic).
     ///
     /// # Safety
-    /// As of [`post_atomic`](Self::post_atomic).
+    /// As for [`post_atomic`](Self::post_atomic).
     #[inline(always)]
     pub unsafe fn post_fetch_add(
         &self,
@@ -112,15 +112,15 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(WordOne { peer, operand, compare: None, result, remote, context, flags })
     }
 
-    /// Posts a compare-and-swap of 8 bytes of a peer's memory, which fetches what was there:
-    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), as [`post_fetch_add`](Self::post_fetch_add). `compare` comes first, then
-    /// what is put in its place.
+    /// Posts a compare-and-swap of 8 bytes of a peer's memory, which fetches the previous value:
+    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), like [`post_fetch_add`](Self::post_fetch_add). `compare` comes first, then the
+    /// value that replaces it.
     ///
     /// # Errors
-    /// As of [`post_atomic`](Self::post_atomic).
+    /// Those of [`post_atomic`](Self::post_atomic).
     ///
     /// # Safety
-    /// As of [`post_atomic`](Self::post_atomic).
+    /// As for [`post_atomic`](Self::post_atomic).
     #[inline(always)]
     pub unsafe fn post_compare_swap(
         &self,
@@ -138,7 +138,7 @@ impl<A: Ownership> Endpoint<A> {
     /// of a peer's memory (fi_inject_write(3), fi_inject_writedata(3)). There is no completion, unless it fails.
     ///
     /// # Errors
-    /// As [`PostError`] says.
+    /// See [`PostError`].
     #[inline]
     pub fn inject_write(
         &self,
@@ -199,7 +199,7 @@ impl Engine {
         result
     }
 
-    /// An access whose result goes to a completion queue.
+    /// Posts an access whose result goes to a completion queue.
     #[inline]
     pub(super) fn post_raw(
         &mut self,

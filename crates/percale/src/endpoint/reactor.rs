@@ -1,12 +1,14 @@
-//! Wakes tasks: one thread that sleeps on the descriptors of all endpoints whose futures are waiting.
+//! Wakes tasks: one thread that sleeps on the descriptors of all endpoints with waiting futures.
 //!
-//! Any async runtime will do, so percale brings its own reactor: an endpoint that has nothing to do arms its descriptor and
-//! leaves its waker here; the thread wakes the task, whose next poll makes progress. It starts with the first waiting future.
+//! Percale works with any async runtime, so it brings its own reactor: an endpoint that has nothing to do arms its descriptor and
+//! leaves its waker here; the thread wakes the task, whose next poll makes progress. The thread starts with the first waiting
+//! future.
 //!
-//! 1. A waker is here for as long as its future waits: a future that ends or is dropped takes its own back ([`unwatch`]).
-//! 2. A peer can take the wake-up of an endpoint away (it dies, or misbehaves, after it took the mark of the sleeper and before
-//!    it wrote the event). So every [`LOOK`] one task of each endpoint is woken without an event, and its poll looks at everything that the
-//!    endpoint has. If no task polled since the look before, the task that was woken then is not interested, and all are woken.
+//! 1. A waker is here for as long as its future waits: a future that ends or is dropped removes its waker ([`unwatch`]).
+//! 2. A peer can take the wake-up of an endpoint away (it dies, or misbehaves, after it took the mark of the sleeper and before it
+//!    wrote the event). So every [`LOOK`] one task of each endpoint is woken without an event, and its poll looks at everything
+//!    that the endpoint has. If no task polled since the look before, the task that was woken then is not interested, and all are
+//!    woken.
 //! 3. The thread never ends. It calls and drops wakers without the lock, and their panics end there.
 
 use std::collections::HashMap;
@@ -26,7 +28,7 @@ use crate::memory::forked::PerProcess;
 /// How long tasks sleep at most before one of them looks.
 const LOOK: Duration = super::engine::sleep::SLEEP;
 
-/// The thread's own event in its epoll. Endpoints count up from 1.
+/// The key of the thread's own event in its epoll set. Endpoints count up from 1.
 const STARTED: u64 = u64::MAX;
 
 /// The tasks that wait for one endpoint.
@@ -34,9 +36,9 @@ const STARTED: u64 = u64::MAX;
 struct Waiting {
     /// Keeps the descriptor open while it is watched.
     fd: Arc<OwnedFd>,
-    /// By the number of the operation.
+    /// The wakers, by the number of the operation.
     wakers: HashMap<u64, Waker>,
-    /// A task has polled since the last look.
+    /// Whether a task has polled since the last look.
     polled: bool,
 }
 
@@ -44,13 +46,13 @@ struct Waiting {
 #[derive(Debug)]
 struct Reactor {
     epoll: OwnedFd,
-    /// Ends a sleep without a limit, in which the thread is while no task waits.
+    /// Ends a sleep without a limit: the thread sleeps like that while no task waits.
     started: EventDescriptor,
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
-/// The one reactor of this process. A forked child starts its own: threads do not survive a fork, and the epoll set that it inherits
-/// is its parent's.
+/// The one reactor of this process. A forked child starts its own: threads do not survive a fork, and the inherited epoll set
+/// belongs to its parent.
 static REACTOR: PerProcess<OnceLock<io::Result<&'static Reactor>>> = PerProcess::new();
 
 impl Reactor {
@@ -81,7 +83,7 @@ impl Reactor {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), rest.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // The application closed the descriptor, say. The looks go on.
+                    // For example, the application closed the descriptor. The looks continue.
                     let every = LOOK;
                     crate::later::later!(error: %error, ?every, "the reactor cannot wait; futures are woken at intervals");
                     std::thread::sleep(LOOK);
@@ -104,7 +106,7 @@ impl Reactor {
         }
     }
 
-    /// Wakes every task that waits for an endpoint, whose descriptor is readable.
+    /// Wakes every task that waits for an endpoint with a readable descriptor.
     fn wake(&self, id: u64) {
         let mut waiting = self.lock();
         let woken = waiting.remove(&id);
@@ -134,7 +136,7 @@ impl Reactor {
         });
     }
 
-    /// Takes an endpoint's descriptor out of the epoll. Under the lock, so that the descriptor is not added again meanwhile.
+    /// Removes an endpoint's descriptor from the epoll set. Under the lock, so that the descriptor is not added again meanwhile.
     fn unwatch(&self, gone: Option<&Waiting>) {
         if let Some(gone) = gone {
             epoll::delete(&self.epoll, &gone.fd).ok(); // It may have been closed by the application.
@@ -189,7 +191,7 @@ pub(super) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, key: u64, waker: &W
     Ok(())
 }
 
-/// The operation `key` of endpoint `id` waits no more.
+/// Removes the waker of the operation `key` of endpoint `id`.
 pub(super) fn unwatch(id: u64, key: u64) {
     let Some(reactor) = running() else { return };
     let mut endpoints = reactor.lock();
@@ -201,7 +203,8 @@ pub(super) fn unwatch(id: u64, key: u64) {
     errands::discard(waker);
 }
 
-/// Endpoint `id` is being closed: its descriptor is kept no longer, and the tasks that waited for it are to be woken.
+/// Forgets endpoint `id`, which is being closed: its descriptor is no longer kept, and the returned errands wake the tasks that
+/// waited for it.
 pub(crate) fn forget(id: u64) -> Errands {
     let mut errands = Errands::default();
     let Some(reactor) = running() else { return errands };

@@ -1,4 +1,4 @@
-//! What calls return in a forked child, where the endpoint is its parent's.
+//! The results of calls in a forked child, where the endpoint belongs to the parent.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use super::connection::ConnectionError;
 use super::safe::OperationError;
 use super::work::PostError;
 
-/// A result that says, as far as it can, that nothing was done.
+/// A result that can express, as far as its type allows, that nothing was done.
 pub trait Refused {
     /// The result of a call in a forked child.
     fn refused() -> Self;

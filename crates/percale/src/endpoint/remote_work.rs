@@ -1,4 +1,4 @@
-//! What is posted for one-sided operations: accesses to peers' regions.
+//! The operations that access peers' regions (one-sided operations).
 
 use super::work::OpFlags;
 use crate::address::PeerAddress;
@@ -9,7 +9,7 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 /// The most operand bytes of one atomic operation.
 pub const ATOMIC_LIMIT: usize = 1000;
 
-/// Up to [`IOV_LIMIT`] parts of a peer's regions, one behind the other (fi_rma(3), `rma_iov`).
+/// Up to [`IOV_LIMIT`] parts of a peer's regions, one after the other (fi_rma(3), `rma_iov`).
 #[derive(Clone, Copy, Debug)]
 pub struct RemotePieces {
     list: [RemoteMemory; IOV_LIMIT],
@@ -50,7 +50,7 @@ impl RemotePieces {
         &self.list[..usize::from(self.count)]
     }
 
-    /// Bytes in all.
+    /// The total length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> u64 {
@@ -67,13 +67,14 @@ impl RemotePieces {
 /// A read or a write (fi_rma(3)). Local and remote memory are equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaWork {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerAddress,
-    /// Our memory: the source of a write, the destination of a read.
+    /// The local memory: the source of a write, the destination of a read.
     pub local: Segments,
-    /// The peer's.
+    /// The peer's memory.
     pub remote: RemotePieces,
-    /// Of a write: 8 bytes that the peer's completion queue is told, after the data is there. `None`: the peer is not told.
+    /// Only for a write: 8 bytes that the peer's completion queue reports after the data has arrived. `None`: the peer gets no
+    /// completion.
     pub data: Option<u64>,
     /// Comes back in the completion.
     pub context: u64,
@@ -134,15 +135,15 @@ impl From<WordOne> for AtomicWork {
 /// no order between elements.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicWork {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerAddress,
-    /// What to do.
+    /// The operation.
     pub op: AtomicOp,
-    /// With elements of which type.
+    /// The type of the elements.
     pub datatype: Datatype,
     /// One operand for each element; not read by [`AtomicOp::Read`].
     pub operand: Segments,
-    /// What elements are compared with, by the operations that compare.
+    /// The values that the elements are compared with, for the operations that compare.
     pub compare: Option<Segments>,
     /// Where the elements' values from before go; with `compare`, always.
     pub result: Option<Segments>,

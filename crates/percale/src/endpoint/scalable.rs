@@ -8,7 +8,8 @@
 //! [directed](crate::endpoint::work::ReceiveWork::from) at a peer is for messages from the context that it names. Contexts of one endpoint can
 //! send to each other.
 //!
-//! Naming a context that does not exist is refused. One that is not open yet is waited for, as long as making a connection may take.
+//! Operations that name a context that does not exist are refused. A context that is not open yet is waited for, as long as making
+//! a connection may take.
 //!
 //! Where the two halves of context `i` have different owners, its sending half is an endpoint of its own: a *sender*
 //! ([`ScalableBuilder::senders`], [`ScalableEndpoint::open_sender`]). Its messages are from the same source as those of context `i`: receives that
@@ -40,14 +41,14 @@ pub struct ScalableEndpoint {
 
 crate::short_debug!(ScalableEndpoint, "ScalableEndpoint");
 
-/// Where contexts are found.
+/// The address at which contexts are reached.
 #[derive(Clone, Debug)]
 pub(super) enum SharedPlace {
     Service(Arc<Site>),
     Sim(Arc<SimSite>),
 }
 
-/// What a context is opened at.
+/// The address and number with which a context is opened.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) place: SharedPlace,
@@ -57,7 +58,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Why it could not be opened.
+    /// The reason why it could not be opened.
     pub(super) fn error(&self, address: SocketAddr, error: io::Error) -> BindError {
         let (index, contexts) = match half_of(self.index) {
             Some(index) => (index, self.contexts.senders),
@@ -71,7 +72,7 @@ impl Seat {
     }
 }
 
-/// Collects what a scalable endpoint is made of.
+/// Builds a scalable endpoint.
 #[must_use = "nothing is opened before `bind`"]
 pub struct ScalableBuilder<'d> {
     domain: &'d Domain,
@@ -88,20 +89,20 @@ impl<'d> ScalableBuilder<'d> {
         Self { domain, contexts: 1, receiving: None, senders: 0, authorization_key: None }
     }
 
-    /// How many contexts there are to be, 1 to [`CONTEXT_LIMIT`]. Default 1.
+    /// Sets the number of contexts, 1 to [`CONTEXT_LIMIT`]. Default 1.
     pub const fn contexts(mut self, contexts: u16) -> Self {
         self.contexts = contexts;
         self
     }
 
-    /// Peers may name only the first so many of them; the others send. Default: all.
+    /// Sets how many contexts peers may name, from the first on; the others only send. Default: all.
     pub const fn receiving(mut self, contexts: u16) -> Self {
         self.receiving = Some(contexts);
         self
     }
 
-    /// Besides the contexts there are so many senders, at most [`CONTEXT_LIMIT`]: endpoints that only send, each as the sending half of the
-    /// context of its number. Default: none.
+    /// Sets the number of senders besides the contexts, at most [`CONTEXT_LIMIT`]: endpoints that only send, each as the sending
+    /// half of the context of its number. Default: none.
     pub const fn senders(mut self, senders: u16) -> Self {
         self.senders = senders;
         self
@@ -113,10 +114,10 @@ impl<'d> ScalableBuilder<'d> {
         self
     }
 
-    /// Takes the address (`HOST:PORT`; port 0 for any free one). Its contexts are yet to be [opened](ScalableEndpoint::open).
+    /// Binds the address (`HOST:PORT`; port 0 for any free one). Its contexts are yet to be [opened](ScalableEndpoint::open).
     ///
     /// # Errors
-    /// If the address cannot be had, or there are to be no or too many contexts.
+    /// If the address cannot be bound, or the number of contexts is 0 or too high.
     pub fn bind(self, address: impl AsRef<str>) -> Result<ScalableEndpoint, BindError> {
         let Self { domain, contexts, receiving, senders, authorization_key } = self;
         let contexts = Contexts { all: contexts, named: receiving.unwrap_or(contexts), senders };
@@ -156,13 +157,13 @@ impl ScalableEndpoint {
         }
     }
 
-    /// How many contexts it has, without the senders.
+    /// The number of contexts, without the senders.
     #[must_use]
     pub const fn contexts(&self) -> u16 {
         self.contexts.all
     }
 
-    /// Opens a context, for one owner: `builder` says what it reports to; its authorization key is that of the whole.
+    /// Opens a context, for one owner: `builder` sets what it reports to; its authorization key is that of the scalable endpoint.
     ///
     /// # Errors
     /// If there is no such context, it is open, or the system refuses descriptors.
@@ -170,10 +171,10 @@ impl ScalableEndpoint {
         self.seated(index, builder).owned(self.address(), Purpose::Many)
     }
 
-    /// As [`open`](Self::open), for many threads.
+    /// Like [`open`](Self::open), but for many threads.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_shared(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<SharedEndpoint, BindError> {
         self.seated(index, builder).shared(self.address(), Purpose::Many)
     }
@@ -181,15 +182,15 @@ impl ScalableEndpoint {
     /// Opens a sender, for one owner: as [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_sender(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<Endpoint, BindError> {
         self.seated(self.sender(index)?, builder).owned(self.address(), Purpose::Many)
     }
 
-    /// As [`open_sender`](Self::open_sender), for many threads.
+    /// Like [`open_sender`](Self::open_sender), but for many threads.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_sender_shared(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<SharedEndpoint, BindError> {
         self.seated(self.sender(index)?, builder).shared(self.address(), Purpose::Many)
     }

@@ -1,17 +1,17 @@
 //! Shared receive contexts: receives that are posted once and taken by messages to any of several endpoints (libfabric's
 //! `fi_srx_context`).
 //!
-//! Messages keep their rules: the oldest receive that fits takes the message, whichever endpoint it is for, and a receive takes the message
-//! that came first. The endpoint that received it reports it, to its own queue and counters. Endpoints of one connection can
-//! share receives as well. A receive that an endpoint posts for itself goes before shared ones.
+//! Messages keep their rules: the oldest receive that fits takes the message, whichever endpoint it is for, and a receive takes the
+//! message that came first. The endpoint that received the message reports it, to its own queue and counters. Endpoints of one
+//! connection can share receives as well. A receive that an endpoint posts for itself goes before shared ones.
 //!
-//! A receive belongs to the context, not to the endpoint whose message took it. If that endpoint closes before the message is complete, the
-//! receive ends with [`ErrorCode::Canceled`]: in the queue that the endpoint reports receives to or, if that is the endpoint's own queue,
-//! which is closed with it, in the queue of another endpoint of the context (of the next one that joins, if there is none), without the
-//! number of the sender. Receives that wait for a message are not concerned.
+//! A receive belongs to the context, not to the endpoint whose message took it. If that endpoint closes before the message is
+//! complete, the receive ends with [`ErrorCode::Canceled`]: in the queue that the endpoint reports receives to or, if that is the
+//! endpoint's own queue, which is closed with it, in the queue of another endpoint of the context (of the next one that joins, if
+//! there is none), without the number of the sender. Receives that wait for a message are not affected.
 //!
 //! A shared context makes no progress: its endpoints do. Posting takes one short lock; so does each message of its endpoints.
-//! Endpoints without a shared context know nothing of it.
+//! Endpoints without a shared context do not use it at all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ impl SharedReceive {
         Self { pool: Pool::new(super::builder::MULTI_MINIMUM) }
     }
 
-    /// A receive of an untagged message, from anybody.
+    /// A receive of an untagged message, from any sender.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -48,7 +48,7 @@ impl SharedReceive {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, None)
     }
 
-    /// A receive of a message whose tag is `tag` in every bit that `ignore` does not have.
+    /// A receive of a message whose tag equals `tag` in all bits except those set in `ignore`.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -61,7 +61,8 @@ impl SharedReceive {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, Some((tag, ignore)))
     }
 
-    /// As [`recv`](Self::recv) or, with tag and mask, [`tagged_recv`](Self::tagged_recv), from this peer of the endpoints' vector only.
+    /// Like [`recv`](Self::recv) or, with tag and mask, [`tagged_recv`](Self::tagged_recv), but from this peer of the endpoints'
+    /// vector only.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -93,8 +94,8 @@ impl SharedReceive {
         })
     }
 
-    /// Cancels the receive posted with this context by [`post_recv`](Self::post_recv), if it has no message yet: says whether there
-    /// was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
+    /// Cancels the receive posted with this context by [`post_recv`](Self::post_recv), if it has no message yet: returns whether
+    /// there was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
     pub fn cancel(&self, context: u64) -> bool {
         self.pool.cancel(context)
     }
@@ -105,7 +106,7 @@ impl SharedReceive {
     }
 }
 
-/// What whoever waits and whoever receives share.
+/// The state that the handle and the receiving endpoint share.
 #[derive(Debug, Default)]
 struct Ticket {
     state: Mutex<State>,
@@ -114,7 +115,7 @@ struct Ticket {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<Received, OperationError>>,
-    /// The handle has given the result.
+    /// Whether the handle has returned the result.
     taken: bool,
     waker: Option<Waker>,
 }
@@ -125,7 +126,7 @@ impl Ticket {
     }
 }
 
-/// The duty to say how a receive ended: if nobody does, it was given up.
+/// The obligation to report how a receive ended. Dropped without a report, it ends the receive with [`ErrorCode::Closed`].
 #[derive(Debug)]
 pub(crate) struct Owed {
     ticket: Arc<Ticket>,
@@ -145,13 +146,13 @@ impl Owed {
         Arc::ptr_eq(&self.ticket, &other.ticket)
     }
 
-    /// Whether the handle is gone. It marks itself before it looks for the receive in the pool, so of that and of whoever
-    /// gives the receive back to the pool, under the pool's lock, one sees the other.
+    /// Whether the handle is gone. The handle marks itself before it looks for the receive in the pool, and a receive is given back
+    /// to the pool under the pool's lock, so one of the two sees the other.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.ticket.lock().taken
     }
 
-    /// Says how it ended; gives who is to be woken.
+    /// Reports how the receive ended; returns the waker to call.
     pub(crate) fn pay(mut self, result: Result<Entry, ErrorEntry>, buffer: Option<Buffer>) -> Option<Waker> {
         self.paid = true;
         let result = match (result, buffer) {
@@ -185,8 +186,8 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
     ErrorEntry::new(entry, code).with_text(why.to_owned())
 }
 
-/// A shared receive under way; a future of any runtime. The context's endpoints have to make progress meanwhile. Dropping it cancels the
-/// receive, unless a message was matched: then that is lost.
+/// A shared receive under way; a future for any runtime. The context's endpoints have to make progress meanwhile. Dropping it
+/// cancels the receive, unless a message was matched: then that message is lost.
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
@@ -196,7 +197,7 @@ pub struct SharedReceiving {
 crate::short_debug!(SharedReceiving, "SharedReceiving");
 
 impl SharedReceiving {
-    /// Whether it is over.
+    /// Whether the receive has ended.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         if !self.pool.is_here() {
@@ -206,13 +207,14 @@ impl SharedReceiving {
         state.taken || state.result.is_some()
     }
 
-    /// How it ended, once it has.
+    /// The result, once the receive has ended.
     #[must_use]
     pub fn take(self) -> Option<Result<Received, OperationError>> {
         self.take_end()
     }
 
-    /// Cancels it; it then ends with [`ErrorCode::Canceled`], unless a message came first. Says whether it did.
+    /// Cancels the receive, which then ends with [`ErrorCode::Canceled`], unless a message came first. Returns whether it was
+    /// canceled.
     pub fn cancel(&self) -> bool {
         if !self.pool.is_here() {
             return false;

@@ -1,4 +1,4 @@
-//! From one owner to many threads.
+//! Sharing an endpoint: from one owner to many threads.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
 use super::{Endpoint, SharedEndpoint, automatic};
 
-/// An endpoint could not be shared: the system refused what those who wait for it need. It is as it was.
+/// The endpoint could not be shared: the system refused resources that waiting threads need. The endpoint is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("the endpoint cannot be shared: {error}; raise the limit on open files, or use fewer endpoints")]
 #[non_exhaustive]
 pub struct ShareError {
-    /// What the system says.
+    /// The system's error.
     #[source]
     pub error: io::Error,
-    /// Still its owner's.
+    /// The endpoint, which still has one owner.
     pub endpoint: Box<Endpoint>,
 }
 
@@ -27,8 +27,8 @@ impl ShareError {
 }
 
 impl Endpoint {
-    /// Lets many threads use it from now on, as if it had been opened so
-    /// ([`bind_shared`](super::EndpointBuilder::bind_shared)). What is under way goes on.
+    /// Shares the endpoint: many threads can use it from now on, as if it had been opened by
+    /// [`bind_shared`](super::EndpointBuilder::bind_shared). Operations under way continue.
     ///
     /// # Errors
     /// If the system refuses descriptors, or in a forked child; the endpoint is in the error.

@@ -1,44 +1,44 @@
-//! How long to look before sleeping.
+//! How long a waiting thread looks for progress before it sleeps.
 //!
-//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiter looks
+//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiting thread looks
 //! before it sleeps:
-//! 1. [`LOOKS`] times without more ado (2.3 µs with one idle peer): two processes that have a processor each answer
-//!    within them, and pay for no system call;
-//! 2. then after a `sched_yield` each time, for at most [`BUDGET`]: while nobody else wants the processor, looking
-//!    costs nobody anything;
-//! 3. but after a few late yields in a row ([`LATES`]) it sleeps at once if the peer heard of last runs on this
-//!    processor, too. A late yield let others run, so there are more of them than processors, and every further yield is
-//!    a turn that the one with something to do waits for; and to be woken from the same processor is cheap. From another
-//!    one it is not: then it stays, for [`CROWDED_BUDGET`] at most, which also keeps its processor awake.
+//! 1. It looks [`LOOKS`] times without a system call (2.3 µs with one idle peer): two processes that have a processor each answer
+//!    within that time.
+//! 2. Then it calls `sched_yield` before each look, for at most [`BUDGET`]: while no other thread wants the processor, these looks
+//!    take time from no thread.
+//! 3. But after a few late yields in a row ([`LATES`]) it sleeps at once if the peer heard of last runs on the same processor. A
+//!    late yield let other threads run, so there are more threads than processors, and every further yield is a turn for which the
+//!    thread that has something to do must wait; a wake-up from the same processor is cheap. A wake-up from another processor is
+//!    not cheap: then the thread goes on yielding, for [`CROWDED_BUDGET`] at most, which also keeps its processor awake.
 //!
-//! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, as looks
-//! would take the processor from those whom it waits for, and one more late yield is enough. Waits without a late yield
-//! use the memory up, so a thread that is alone again looks again.
+//! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, because looks without
+//! a yield would take the processor from the threads that it waits for, and one more late yield is enough to sleep. Each wait
+//! without a late yield reduces this count, so a thread that is alone again looks again without yielding.
 //!
-//! Both ways out of step 2 are bounded (by time, and by a number of yields of which each is one turn of everyone
-//! else), so an idle waiter takes no processor time.
+//! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other threads), so an
+//! idle waiting thread takes no processor time.
 //!
 //! # Why these numbers
-//! Measured by the example `token_ring` of percale-conformance: the hop of a ring of 16 processes on two processors, beside
-//! that of two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where a wake-up of the other processor takes its
-//! caller 12 µs, and who is woken 20 to 40 µs, idle or not:
-//! * sleeping after two late yields, whoever wakes, took 20 µs a hop; if the sleepers were spread by lot, 5.5 to 6 µs;
+//! Measured by the example `token_ring` of percale-conformance: the hop of a ring of 16 processes on two processors, beside that of
+//! two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where a wake-up of the other processor takes the waking thread
+//! 12 µs, and the woken thread 20 to 40 µs, idle or not:
+//! * sleeping after two late yields, wherever the peer runs, took 20 µs a hop; with the sleepers chosen at random, 5.5 to 6 µs;
 //!   yielding for 80 to 150 µs and then sleeping, 4.5 to 5 µs (a turn among eight costs 1.06 µs, four of them are waited for);
-//! * asking where the peer is: 2.9 to 3.4 µs with 150 µs for [`CROWDED_BUDGET`], 3.1 to 3.6 µs with 250, 3.2 to 4.3 µs with
-//!   100, 5 to 10 µs with 80, as a round then takes longer than that and everyone sleeps.
+//! * checking on which processor the peer runs: 2.9 to 3.4 µs with 150 µs for [`CROWDED_BUDGET`], 3.1 to 3.6 µs with 250, 3.2 to
+//!   4.3 µs with 100, 5 to 10 µs with 80, because a round then takes longer than that and all threads sleep.
 //! * On another machine, whose processors wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
-//! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares
-//!   its processor with a third process still has a turn to answer in.
-//! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields
-//!   back at once (1.17 µs at the 10th).
-//! * [`MEMORY`]: 16 and 64 waits did the same.
+//! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares its
+//!   processor with a third process still has a turn to answer in.
+//! * [`LATE`] lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process that
+//!   yields back at once (1.17 µs at the 10th).
+//! * [`MEMORY`]: 16 and 64 waits gave the same results.
 //!
 //! # Threads that poll
 //! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the message that it
-//! polls for may come from a process that waits for this processor. So reads that find nothing are counted ([`InVain`]), and now and then
-//! the caller offers the processor ([`offer`]), holding no lock: after [`READS`] looks in vain, and while the thread is crowded from the second
-//! read in vain on (the first one after a message is that of a client that reads until nothing is left, not of one that waits). Late yields
-//! make it crowded, prompt ones end that, as above.
+//! polls for may come from a process that waits for this processor. So reads that find nothing are counted ([`InVain`]), and now
+//! and then the caller offers the processor ([`offer`]), holding no lock: after [`READS`] looks without a result, and while the
+//! thread is crowded from the second such read on (the first one after a message is that of a client that reads until nothing is
+//! left, not of one that waits). Late yields make it crowded, prompt ones end that, as above.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -46,13 +46,13 @@ use std::time::{Duration, Instant};
 /// Time spent yielding before a sleep.
 pub(crate) const BUDGET: Duration = Duration::from_micros(50);
 
-/// The same among more threads than processors.
+/// Time spent yielding before a sleep if there are more threads than processors.
 const CROWDED_BUDGET: Duration = Duration::from_micros(150);
 
 /// Looks before the first yield.
 const LOOKS: u32 = 100;
 
-/// A yield that takes this long let somebody else run.
+/// A yield that takes at least this long let another thread run.
 const LATE: Duration = Duration::from_nanos(700);
 
 /// Late yields in a row before a sleep.
@@ -61,18 +61,18 @@ const LATES: u32 = 2;
 /// Waits for which a late yield is remembered.
 const MEMORY: u32 = 32;
 
-/// Looks in vain of a thread that polls before it offers its processor (20 µs with one idle peer).
+/// Looks without a result of a polling thread before it offers its processor (20 µs with one idle peer).
 const READS: u32 = 512;
 
-/// Reads in vain after which it offers while it is crowded.
+/// Reads without a result before a crowded thread offers its processor.
 const CROWDED_READS: u32 = 2;
 
 thread_local! {
     /// How many more of this thread's waits begin with a yield.
     static CROWDED: Cell<u32> = const { Cell::new(0) };
-    /// No yield of this thread counts as late.
+    /// If set, no yield of this thread counts as late.
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// Reads of this thread, of what several endpoints report to.
+    /// Reads of this thread from queues that several endpoints report to.
     static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
 }
 
@@ -92,7 +92,8 @@ pub(crate) struct InVain {
 impl InVain {
     pub(crate) const NONE: Self = Self { reads: 0, looks: 0 };
 
-    /// A read found nothing, and cost as much time as `looks` looks at a ring. Returns whether the caller is to [`offer`] the processor.
+    /// Notes that a read found nothing, and cost as much time as `looks` looks at a ring. Returns whether the caller is to
+    /// [`offer`] the processor.
     #[inline]
     pub(crate) fn is_offer_due(&mut self, looks: u32) -> bool {
         (self.reads, self.looks) = (self.reads + 1, self.looks + looks);
@@ -120,15 +121,16 @@ fn offer_in(world: &mut impl World) {
     }
 }
 
-/// For programs that count instructions: no yield of this thread is taken for one in which others ran. Under valgrind every yield is late.
+/// For programs that count instructions: no yield of this thread counts as one that let other threads run. Under valgrind every
+/// yield is late.
 #[doc(hidden)]
 pub fn assume_alone() {
     ALONE.set(true);
 }
 
-/// For loops of a caller's own that drive endpoints by [`Endpoint::progress`](crate::Endpoint::progress): counts a round that
-/// brought nothing, and now and then offers the processor to other threads, as [`Endpoint::poll`](crate::Endpoint::poll) does by itself.
-/// The more often others take it, the sooner it is offered.
+/// Counts a round of progress that found nothing, and now and then offers the processor to other threads. For an application's own
+/// loop that drives endpoints by [`Endpoint::progress`](crate::Endpoint::progress); [`Endpoint::poll`](crate::Endpoint::poll) does
+/// the same by itself. The more often other threads take the processor, the sooner it is offered.
 #[inline]
 pub fn offer_when_idle() {
     let mut in_vain = READS_IN_VAIN.get();
@@ -139,16 +141,16 @@ pub fn offer_when_idle() {
     }
 }
 
-/// A read found something: those in vain begin anew.
+/// Notes that a read found something, which restarts the count of reads that find nothing.
 #[inline]
 pub(crate) fn found() {
     READS_IN_VAIN.set(InVain::NONE);
 }
 
-/// Looks for which a round of progress counts.
+/// The number of looks that a round of progress counts as.
 pub(crate) const PROGRESS_LOOKS: u32 = 4;
 
-/// What a waiter that found nothing does next.
+/// The next step of a waiting thread that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Look again.
@@ -188,14 +190,14 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A wait begins.
+    /// Starts a wait.
     pub(crate) fn new() -> Self {
         let (looks, lates) = if CROWDED.get() > 0 { (LOOKS, LATES - 1) } else { (0, 0) };
         Self { looks, lates, since: None }
     }
 
-    /// A look found nothing. `near` says whether whoever will probably end the wait runs on this processor; it is asked only by
-    /// who is crowded.
+    /// Notes that a look found nothing, and returns the next step. `near` returns whether the peer that will probably end the wait
+    /// runs on this processor; only a crowded thread calls it.
     #[inline]
     pub(crate) fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
         if self.looks < LOOKS {
@@ -234,7 +236,7 @@ impl Budget {
         Step::Again
     }
 
-    /// Slept: look again before sleeping again, but if others want the processor, only briefly.
+    /// Notes that the thread slept: it looks again before it sleeps again, but only briefly if other threads want the processor.
     pub(crate) fn rest(&mut self) {
         (self.looks, self.lates) = (LOOKS, LATES - 1);
         self.since = None;
@@ -257,7 +259,7 @@ mod tests {
             Self { now: Instant::now(), a_yield, yields: 0 }
         }
 
-        /// Waits in vain for somebody near, without the looks; how many yields there were before the sleep.
+        /// Waits without a result for a peer on this processor, without the looks; returns the number of yields before the sleep.
         fn yields_of(&mut self, wait: &mut Budget) -> u32 {
             self.yields_for(wait, true)
         }
@@ -293,7 +295,7 @@ mod tests {
         LOOKS - Budget::new().looks
     }
 
-    /// Nobody asks.
+    /// A `near` that must not be called.
     fn unasked() -> bool {
         panic!("only who is crowded asks");
     }
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(many.yields_of(&mut Budget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
         assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
-        // Turns that take long are no reason to take fewer.
+        // Long turns of other threads are no reason to take fewer.
         CROWDED.set(0);
         assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
     }
@@ -327,7 +329,7 @@ mod tests {
         CROWDED.set(0);
         let mut many = Fake::new(Duration::from_micros(3));
         assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
-        // The others sleep: it has its processor to itself, and keeps it awake.
+        // The other threads sleep: this one has its processor to itself, and keeps it awake.
         assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
     }
 
@@ -356,7 +358,7 @@ mod tests {
             alone.yields_of(&mut Budget::new());
         }
         assert_eq!(looks(), LOOKS);
-        // A wait that needs no yield says nothing either way.
+        // A wait that needs no yield changes the count in neither direction.
         CROWDED.set(3);
         assert_eq!(looks(), 0);
         assert_eq!(CROWDED.get(), 3);

@@ -1,4 +1,4 @@
-//! Work requests as verbs has them: local memory is named by address and local key, which are checked.
+//! Work requests as in RDMA verbs: local memory is named by address and local key, which are checked.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
 
@@ -16,28 +16,28 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 /// A piece of this process's memory (verbs: a scatter/gather entry).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LocalPiece {
-    /// Of its first byte, in this process.
+    /// The address of its first byte, in this process.
     pub address: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// The key of a region that has all of it ([`Region::local_key`](crate::Region::local_key)). A window has none (MW-011).
+    /// The key of a region that contains all of it ([`Region::local_key`](crate::Region::local_key)). A window has none (MW-011).
     pub key: u32,
 }
 
 crate::short_debug!(LocalPiece, "LocalPiece", address: |this| this.address, len: |this| this.len);
 
-/// What is to be done with local memory, in one to [`IOV_LIMIT`] pieces.
+/// An operation on local memory, in one to [`IOV_LIMIT`] pieces.
 #[derive(Clone, Copy, Debug)]
 pub enum WorkRequest {
     /// Send a message; with a key, the peer invalidates that first ([`OpFlags::INVALIDATE`]).
     Send(Option<u32>),
-    /// Receive one.
+    /// Receive a message.
     Receive,
-    /// Write to a peer's memory, which is as long.
+    /// Write to a peer's memory, which is equally long.
     Write(RemoteMemory),
-    /// Read from it.
+    /// Read from a peer's memory, which is equally long.
     Read(RemoteMemory),
-    /// Add to 8 bytes there; what they were goes to the local memory.
+    /// Add to 8 bytes of a peer's memory; their previous value goes to the local memory.
     FetchAdd(RemoteMemory, u64),
 }
 
@@ -63,15 +63,15 @@ impl WorkRequest {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts a work request. A piece that its local key does not cover, or that it is to write without the right to, makes it
-    /// complete in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
+    /// Posts a work request. If its local key does not cover a piece, or does not allow a piece to be written that the request
+    /// writes, it completes in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
+    /// See [`PostError`]; nothing was posted then. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
     ///
     /// # Safety
-    /// The regions that the keys name stay open until the operation has completed. Until then nobody writes what it sends, and nobody
-    /// touches what it writes.
+    /// The regions that the keys name stay open until the operation has completed. Until then the memory that it sends is not
+    /// written, and the memory that it writes is not accessed.
     pub unsafe fn post_work(
         &self,
         peer: PeerAddress,

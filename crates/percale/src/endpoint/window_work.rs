@@ -1,4 +1,4 @@
-//! What is posted for windows of type 2, and its raw face.
+//! The operations that are posted for windows of type 2, and posting them directly.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Bind {
     pub key: u8,
 }
 
-/// A bind or an invalidation, as it is posted. What waits for its turn is [kept](Self::keep).
+/// A bind or an invalidation, as it is posted. One that waits for its turn is [kept](Self::keep).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowPost<'a> {
     pub(crate) peer: PeerAddress,
@@ -32,7 +32,7 @@ pub(crate) struct WindowPost<'a> {
     pub(crate) what: What<'a>,
 }
 
-/// Which of the two.
+/// The kind of a [`WindowPost`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What<'a> {
     Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u64 },
@@ -46,14 +46,14 @@ pub(crate) struct Place<'a> {
     pub(crate) cell: &'a Arc<Cell>,
 }
 
-/// The same, on its own.
+/// Like [`WindowPost`], but owns what it needs, so that it can wait.
 #[derive(Debug)]
 pub(crate) struct WindowWork {
     pub(crate) peer: PeerAddress,
     pub(crate) context: u64,
     pub(crate) flags: OpFlags,
     what: Kept,
-    /// Since when it waits for the window's old key to retire.
+    /// When it began to wait for the window's old key to retire.
     since: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ enum Kept {
 }
 
 impl<'a> WindowPost<'a> {
-    /// A bind, and how the peer will name what is bound.
+    /// A bind, and the name that the peer uses for the bound memory.
     pub(crate) fn bind(
         peer: PeerAddress,
         window: &'a Window,
@@ -83,7 +83,7 @@ impl<'a> WindowPost<'a> {
         Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
     }
 
-    /// What its completion says.
+    /// The entry of its completion.
     pub(crate) fn entry(&self) -> Entry {
         let (flags, key) = match self.what {
             What::Bind { key, .. } => (CompletionFlags::BIND, key),
@@ -92,7 +92,7 @@ impl<'a> WindowPost<'a> {
         Entry { context: self.context, flags, data: key, ..Entry::default() }
     }
 
-    /// On its own.
+    /// Makes a form that owns what it needs.
     pub(crate) fn keep(&self) -> WindowWork {
         let what = match self.what {
             What::Bind { window: Place { keys, cell }, region, binding, key } => {
@@ -106,7 +106,7 @@ impl<'a> WindowPost<'a> {
 }
 
 impl WindowWork {
-    /// As it is posted.
+    /// The form in which it is posted.
     pub(crate) const fn post(&self) -> WindowPost<'_> {
         let what = match &self.what {
             Kept::Bind { keys, cell, region, binding, key } => {
@@ -117,7 +117,7 @@ impl WindowWork {
         WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
     }
 
-    /// Whether a bind has waited for so long.
+    /// Whether a bind has waited for this long.
     pub(crate) fn is_late(&mut self, timeout: Duration) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() > timeout
     }
@@ -130,7 +130,7 @@ impl<A: Ownership> Endpoint<A> {
     /// will use.
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done. [`PostError::Window`] if the range is backwards, or the region is of another
+    /// See [`PostError`]; nothing was posted then. [`PostError::Window`] if the range is backwards, or the region is of another
     /// domain than the window.
     pub fn post_bind(
         &self,
@@ -148,12 +148,13 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the messages to
-    /// `peer` (MW-044). Sends nothing. When it completes, with [`CompletionFlags::INVALIDATED`] and the key in `data`, nobody uses the
-    /// key any more. It fails as [`Busy`](crate::ErrorCode::Busy) if a peer that is in the middle of an access does not move within the
-    /// domain's [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the key is dead then too, and it may be posted again.
+    /// `peer` (MW-044). Sends nothing. When it completes, with [`CompletionFlags::INVALIDATED`] and the key in `data`, no peer uses
+    /// the key any more. It fails as [`Busy`](crate::ErrorCode::Busy) if a peer that is in the middle of an access makes no
+    /// progress within the domain's [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the key is invalid then too, and the
+    /// invalidation may be posted again.
     ///
     /// # Errors
-    /// As [`PostError`] says; then nothing was done.
+    /// See [`PostError`]; nothing was posted then.
     pub fn post_invalidate(&self, peer: PeerAddress, key: u64, context: u64, flags: OpFlags) -> Result<(), PostError> {
         let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
         self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))
@@ -162,7 +163,7 @@ impl<A: Ownership> Endpoint<A> {
 
 #[cfg(all(test, not(loom)))]
 impl Endpoint {
-    /// Through whom a peer's accesses come.
+    /// The endpoint, peer and authority under which a peer's accesses arrive.
     pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::memory::region::Via {
         use super::ownership::reach::Reach as _;
         self.access.with_here(|engine| {

@@ -1,4 +1,4 @@
-//! What is posted: one plain description for each kind of operation, used by the raw face and, underneath, the safe one.
+//! What is posted: one plain description for each kind of operation, used by the raw API and, underneath, by the safe one.
 
 use bitflags::bitflags;
 
@@ -35,8 +35,8 @@ bitflags! {
         /// Of a send with `data`: that is the key of a window of the peer's, of type 2 and bound for this endpoint, which the peer
         /// invalidates before it receives the message (MW-045). The send fails, and is not received, if the key is no such key.
         const INVALIDATE = 1 << 11;
-        /// Some of the operation's own memory may be a device's (FI_HMEM): the drivers that are here are asked about each piece. Without,
-        /// all of it is the host's; nobody asks.
+        /// Some of the operation's own memory may be a device's (FI_HMEM): the available drivers are asked about each piece.
+        /// Without this flag all of it is host memory, and no driver is asked.
         const DEVICE = 1 << 12;
     }
 }
@@ -50,9 +50,9 @@ pub const MESSAGE_LIMIT: usize = isize::MAX as usize;
 /// A send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWork {
-    /// To whom.
+    /// The target.
     pub peer: PeerAddress,
-    /// What.
+    /// The message's memory.
     pub segments: Segments,
     /// The tag of a tagged message; `None` for an untagged one.
     pub tag: Option<u64>,
@@ -60,22 +60,22 @@ pub struct SendWork {
     pub data: Option<u64>,
     /// Comes back in the completion.
     pub context: u64,
-    /// How.
+    /// How the send is carried out.
     pub flags: OpFlags,
 }
 
 /// A receive.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveWork {
-    /// From whom; [`PeerAddress::UNSPECIFIED`] for anybody.
+    /// The sender; [`PeerAddress::UNSPECIFIED`] for any sender.
     pub from: PeerAddress,
-    /// Where to.
+    /// The memory that receives the message.
     pub segments: Segments,
     /// Tag and ignore mask of a tagged receive (a bit set in the mask is not compared); `None` for an untagged one.
     pub tag: Option<(u64, u64)>,
     /// Comes back in the completion.
     pub context: u64,
-    /// How.
+    /// How the receive is carried out.
     pub flags: OpFlags,
 }
 
@@ -83,13 +83,13 @@ pub struct ReceiveWork {
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// No room now: make progress, then post again.
+    /// There is no room now: make progress, then post again.
     #[error("no room for the operation now; make progress (poll) and post it again")]
     Again,
     /// The vector has no such address.
     #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
     UnknownPeer(u64),
-    /// The endpoint is for one connection, which does not stand yet, or no more.
+    /// The endpoint is for one connection, which is not up yet, or has ended.
     #[error("the endpoint's connection does not stand: wait for Connected, and post nothing after Shutdown")]
     NotConnected,
     /// The endpoint was bound without an address vector.
@@ -121,31 +121,31 @@ pub enum PostError {
     /// There is no such atomic operation, or reduction.
     #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
-    /// The key is one of a mapped raw key, which is not mapped any more, or never was (KEY-016).
+    /// The key belongs to a mapped raw key that is not mapped any more, or never was (KEY-016).
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
-    /// The window cannot be bound so.
+    /// The window cannot be bound like this.
     #[error(transparent)]
     Window(#[from] crate::memory::window::WindowError),
-    /// The endpoint is in no such group.
+    /// The endpoint has joined no such group.
     #[error("the endpoint is in no group of this name; join one, and wait until that has completed")]
     NoGroup,
-    /// The operation is not one of its group.
+    /// The group, or the collective operation, is invalid.
     #[error("{0}")]
     Collective(&'static str),
-    /// The operation's memory is a device's, and cannot be used so; the libfabric code.
+    /// The operation's memory is a device's, and cannot be used for this operation; with the libfabric code.
     #[error("{0}")]
     Device(&'static str, i32),
-    /// The endpoint counts such operations elsewhere.
+    /// The endpoint has another counter for such operations.
     #[error("the endpoint has a counter for {0} already")]
     HasCounter(&'static str),
-    /// Who waits at the counter could not drive the endpoint; the system's code.
+    /// The counter could not be set up so that its waits drive the endpoint; the system's code.
     #[error("waiting at the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
     Counter(i32),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
-    /// The endpoint was closed, by another handle.
+    /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]
     Closed,
 }

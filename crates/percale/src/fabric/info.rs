@@ -1,6 +1,6 @@
-//! What is on this machine, and why something is not.
+//! The transports, devices and limits of this machine, and why some are unavailable.
 //!
-//! Everything here is found out by trying it, not by reading version numbers: a container may forbid what its kernel can do.
+//! Everything here is determined by trying it, not by reading version numbers: a container may forbid what its kernel can do.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,25 +16,25 @@ use crate::transport::connect::{Facility, facilities, tcp_listens};
 use crate::transport::host::{self, Interface};
 use crate::transport::verbs::Adapter;
 
-/// One transport, and whether it works here.
+/// A transport, and whether it works here.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TransportInfo {
-    /// Which.
+    /// The transport.
     pub kind: TransportKind,
     /// Whether it can be used.
     pub available: bool,
-    /// Why not; or, if it is available, what it can and cannot do here.
+    /// The reason why it is unavailable; or, if it is available, what it can and cannot do here.
     pub reason: String,
 }
 
 crate::short_debug!(TransportInfo, "TransportInfo", kind: |this| this.kind, available: |this| this.available);
 
-/// Something that moves or holds bytes.
+/// A device or facility that moves or holds bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
-    /// What it is: `interface`, `memory`, or a `facility` of the system that shared memory needs.
+    /// Its kind: `interface`, `memory`, or a `facility` of the system that shared memory needs.
     pub kind: &'static str,
     /// Whether it can be used.
     pub available: bool,
@@ -47,17 +47,17 @@ crate::short_debug!(DeviceInfo, "DeviceInfo");
 /// A limit of the machine or of the library.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LimitInfo {
-    /// What is limited.
+    /// The name of the limit.
     pub name: &'static str,
-    /// To how much; `None`: not limited.
+    /// The limit; `None`: not limited.
     pub value: Option<u64>,
-    /// What follows from it.
+    /// The consequence of the limit.
     pub meaning: &'static str,
 }
 
 crate::short_debug!(LimitInfo, "LimitInfo");
 
-/// What is on this machine.
+/// The transports, devices and limits of this machine.
 #[derive(Clone)]
 pub struct Info {
     transports: Vec<TransportInfo>,
@@ -73,7 +73,7 @@ pub struct Info {
 
 crate::short_debug!(Info, "Info");
 
-/// Why nothing could be found out.
+/// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the machine's interfaces cannot be listed: {0}")]
 pub struct DiscoverError(#[from] io::Error);
@@ -87,12 +87,12 @@ impl DiscoverError {
 }
 
 impl Info {
-    /// Tries everything out; takes about a millisecond.
+    /// Tests every transport; takes about a millisecond.
     ///
     /// # Errors
-    /// If not even the network interfaces can be listed.
+    /// None at present: if the network interfaces cannot be listed, [`interfaces_error`](Self::interfaces_error) returns the reason.
     pub fn discover() -> Result<Self, DiscoverError> {
-        // Where they cannot be listed, an endpoint can still be bound to an address that is named.
+        // If they cannot be listed, an endpoint can still be bound to an explicit address.
         let (interfaces, unlisted) = match host::interfaces() {
             Ok(interfaces) => (interfaces, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -128,39 +128,40 @@ impl Info {
         })
     }
 
-    /// Every transport, usable or not, best first.
+    /// Returns every transport, usable or not, best first.
     #[must_use]
     pub fn transports(&self) -> &[TransportInfo] {
         &self.transports
     }
 
-    /// Network interfaces, kinds of memory, and what shared memory needs of the system. Without any of that, TCP is used.
+    /// Returns network interfaces, kinds of memory, and the facilities of the system that shared memory needs. If one of these facilities is
+    /// missing, TCP is used.
     #[must_use]
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
     }
 
-    /// Addresses of network interfaces, best first, in the order in which a wildcard prefers them, and IPv4 before IPv6.
-    /// Link-local addresses of IPv6 are left out: they mean nothing without their interface.
+    /// Returns addresses of network interfaces, best first, in the order in which a wildcard prefers them, and IPv4 before IPv6.
+    /// Link-local addresses of IPv6 are omitted: they mean nothing without their interface.
     #[must_use]
     pub fn interfaces(&self) -> Vec<&Interface> {
         host::best_first(&self.interfaces)
     }
 
-    /// Why the network interfaces could not be listed, with the system call: endpoints can be bound to addresses that are
-    /// named only. `None` if they were.
+    /// Returns the reason why the network interfaces could not be listed, with the system call: then endpoints can be bound only to
+    /// explicit addresses. `None` if they were listed.
     #[must_use]
     pub fn interfaces_error(&self) -> Option<&str> {
         self.unlisted.as_deref()
     }
 
-    /// Limits that an application may meet.
+    /// Returns limits that may affect an application.
     #[must_use]
     pub fn limits(&self) -> &[LimitInfo] {
         &self.limits
     }
 
-    /// The address that an endpoint bound to the wildcard of IPv4 would advertise, and why that one.
+    /// Returns the address that an endpoint bound to the IPv4 wildcard would advertise, and the reason for this choice.
     #[must_use]
     pub fn advertised(&self) -> String {
         match host::advertised(Ipv4Addr::UNSPECIFIED.into(), None, &self.interfaces) {
@@ -169,7 +170,7 @@ impl Info {
         }
     }
 
-    /// A domain of whatever works here, to be adjusted before it is opened.
+    /// Builds a domain of all transports that work here, to be adjusted before it is opened.
     pub fn domain(&self) -> DomainBuilder {
         let missing = self.transports.iter().filter(|one| !one.available);
         let missing: Vec<String> = missing.map(|one| format!("{}: {}", one.kind, one.reason)).collect();
@@ -179,10 +180,10 @@ impl Info {
             .shm_missing(why)
     }
 
-    /// A domain of everything that works here.
+    /// Like [`domain`](Self::domain), but checks that a transport to other endpoints works.
     ///
     /// # Errors
-    /// If no transport to other endpoints works; the message says why not.
+    /// If no transport to other endpoints works; the message has the reasons.
     pub fn best(&self) -> Result<DomainBuilder, OpenError> {
         if self.shm || self.verbs.is_some() || self.tcp {
             return Ok(self.domain());

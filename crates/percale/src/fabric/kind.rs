@@ -39,7 +39,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// A name that no transport has.
+/// The error for an unknown transport name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no transport named {0:?}; there are loopback, shm, verbs and tcp")]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
-//! What is on this machine: discovery.
+//! Discovery of the transports and devices of this machine.
 //!
-//! * [`Info`] tries everything out and says what works, and why something does not.
-//! * [`host`] (of [`transport`](crate::transport), which asks it, too) tells this host, this network namespace and this user from others, and
-//!   picks the address to advertise.
+//! * [`Info`] tests every transport, and reports which ones work, and why others do not.
+//! * [`host`] (of [`transport`](crate::transport), which uses it, too) distinguishes this host, this network namespace and this user from others,
+//!   and chooses the address to advertise.
 
 mod info;
 mod kind;

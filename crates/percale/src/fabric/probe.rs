@@ -1,9 +1,9 @@
-//! Small experiments: does this kernel, in this container, let us do that?
+//! Tests of what this kernel permits in this container.
 
 use crate::memory::kernel;
 
-/// Whether the kernel copies between processes (cross-memory attach), tried on ourselves. That it works between two given
-/// processes is found out again when they connect.
+/// Whether the kernel copies between processes (cross-memory attach), tested on this process. Whether it works between two given
+/// processes is tested when they connect.
 pub(super) fn cma() -> Result<(), String> {
     let from = 0x0123_4567_89ab_cdef_u64;
     let own = rustix::process::getpid().as_raw_pid();

@@ -1,9 +1,9 @@
-//! A fence on every processor that runs somebody who asked for it: `membarrier(GLOBAL_EXPEDITED)`.
+//! A fence on every processor that runs a thread of a registered process: `membarrier(GLOBAL_EXPEDITED)`.
 //!
-//! It moves the cost of Dekker's fence from the side that publishes often to the side that looks rarely (16 µs there,
-//! nothing here): to a receiver that goes to sleep, to a target that takes a right back. It reaches only processes that
-//! registered, and tells nobody which did: so who would go without fences registers before it says so, and who would
-//! fence for it tries that out before it allows it.
+//! It moves the cost of Dekker's fence from the side that publishes often to the side that looks rarely (16 µs for the
+//! latter, nothing for the former): to a receiver that goes to sleep, to a target that revokes a right. It reaches only
+//! processes that registered, and the kernel does not report which did. So a process that wants to omit its fences registers
+//! before it announces that, and a process that would fence for it first tests that it can before it allows it.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 
@@ -20,7 +20,7 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// A forked child asks for itself: its parent may have been forked while it registered, and that would never end in the child.
+/// A forked child registers for itself: the fork may have happened while the parent registered, and in the child that would never end.
 static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 
 /// Registers this process, so that other processes' [`everywhere`] reaches it. The first time that takes some 10 ms (the

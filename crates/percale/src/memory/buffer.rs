@@ -1,9 +1,9 @@
-//! What a safe operation owns while it is under way.
+//! The memory that a safe operation owns while it is under way.
 //!
-//! A [`Buffer`] is bytes that can be sent, and perhaps received into, by somebody who holds nothing but the buffer: it
-//! owns its memory (or shares memory that nobody writes), and that memory stays where it is while the buffer itself is
-//! moved about. The engine takes a buffer, lends its memory to transports as a [`Segment`], and gives it back once the
-//! operation is over. In between nobody else can reach it, which is what makes the operation safe.
+//! A [`Buffer`] holds bytes that can be sent, and perhaps received into, by a caller that has nothing but the buffer: it
+//! owns its memory (or shares memory that is never written), and that memory stays in place while the buffer itself is
+//! moved. The engine takes a buffer, lends its memory to transports as a [`Segment`], and returns it once the
+//! operation is over. In between no other code can reach it, which makes the operation safe.
 
 #![expect(unsafe_code, reason = "lends owned memory as segments; each block says why it stays valid")]
 
@@ -19,7 +19,7 @@ pub struct Buffer {
 }
 
 impl std::fmt::Debug for Buffer {
-    /// What it is and how long, never what it holds: a message may be large, or secret.
+    /// Prints the kind and the length, never the content: a message may be large, or secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match &self.memory {
             Memory::Heap(_) => "heap",
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Buffer {
 }
 
 enum Memory {
-    /// A boxed slice too: a vector's address survives moves in the eyes of the compiler, a box's does not.
+    /// Holds boxed slices too: to the compiler, a vector's address survives moves, while a box's does not.
     Heap(Vec<u8>),
     Sealed(Allocation),
     Static(&'static [u8]),
@@ -94,10 +94,11 @@ impl Buffer {
         count
     }
 
-    /// Memory that percale allocated is not there in a forked child, whose other memory is a copy of its parent's.
+    /// Checks that the memory exists in this process: memory that percale allocated does not exist in a forked child. All other memory of
+    /// the child is a copy of its parent's.
     ///
     /// # Panics
-    /// If this is such a child, and such memory.
+    /// If percale allocated the memory, and this is a forked child.
     #[track_caller]
     pub(crate) fn check_here(&self) {
         if let Memory::Sealed(allocation) = &self.memory {
@@ -157,9 +158,9 @@ impl Buffer {
     }
 }
 
-/// Memory that somebody borrowed exclusively, for a region that is closed before the borrow ends.
+/// A segment of exclusively borrowed memory, for a region that is closed before the borrow ends.
 pub(crate) fn borrowed(bytes: &mut [u8]) -> Segment {
-    // SAFETY: the borrow is exclusive and, as the caller says, outlives all use of the segment; in the meantime the borrower
+    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment; in the meantime the borrower
     // touches the memory through nothing else.
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
 }

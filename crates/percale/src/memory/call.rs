@@ -1,6 +1,6 @@
-//! System calls by name: errors that say which call the system refused, and what to do about it.
+//! System calls by name: errors that name the call that failed, and what to do about it.
 //!
-//! Calls that open or grow something go through [`call`]. Its error travels as an [`io::Error`], and [`errno`] finds its number again.
+//! Calls that open or grow something go through [`call`]. Its error is passed on as an [`io::Error`], and [`errno`] returns its number.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ impl From<CallError> for io::Error {
     }
 }
 
-/// What to do about the refusal of a call.
+/// The advice for a call that failed.
 const fn advice(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
@@ -52,29 +52,29 @@ const fn advice(errno: Errno) -> &'static str {
     }
 }
 
-/// Makes a system call, again while a signal interrupts it.
+/// Makes a system call, and repeats it while a signal interrupts it.
 ///
 /// # Errors
-/// What the call says, with its name.
+/// The error of the call, with its name.
 pub(crate) fn call<T>(name: &'static str, make: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     uninterrupted(make).map_err(named(name))
 }
 
-/// Gives the name of its call to an error.
+/// Adds the name of the call to an error.
 pub(crate) fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| CallError { name, errno }.into()
 }
 
-/// What a thread takes of the address space: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
+/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
 const THREAD: usize = (2 << 20) + (64 << 10);
 
 /// Starts a thread.
 ///
 /// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
-/// unwind. So it is looked first whether there is room for both; what other threads map meanwhile may still take it.
+/// unwind. So this first checks that there is room for both; other threads may still take that room meanwhile.
 ///
 /// # Errors
-/// Why there can be none, with what to do about it.
+/// The reason why no thread can be started, with advice.
 pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     if let Err(error) = Mapping::private(THREAD)
         && self::errno(&error) == Some(libc::ENOMEM)
@@ -100,10 +100,10 @@ pub fn error_number(error: &io::Error) -> i32 {
     errno(error).unwrap_or(libc::EIO)
 }
 
-/// Whether a file of this process may be so long. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
+/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
 ///
 /// # Errors
-/// EFBIG, if it may not.
+/// EFBIG if it may not.
 pub(crate) fn check_file_size(len: u64) -> rustix::io::Result<()> {
     let limit = kernel::limit(libc::RLIMIT_FSIZE);
     if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }

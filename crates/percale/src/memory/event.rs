@@ -1,6 +1,6 @@
-//! Descriptors by which threads of this process wake each other, and peers wake it: an eventfd, or, where the system has none for us, a pipe.
+//! Descriptors by which threads of this process wake each other, and peers wake it: an eventfd or, where none is available, a pipe.
 //!
-//! A pipe wakes threads of this process alone: peers are given eventfds only.
+//! A pipe wakes only threads of this process: peers are given eventfds only.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,12 +16,12 @@ use super::interrupted::uninterrupted;
 #[derive(Debug)]
 pub(crate) struct EventDescriptor {
     read: OwnedFd,
-    /// Of a pipe.
+    /// The write end, if it is a pipe.
     write: Option<OwnedFd>,
 }
 
 impl EventDescriptor {
-    /// A new one, not readable.
+    /// Creates a descriptor that is not readable.
     ///
     /// # Errors
     /// If the system gives neither an eventfd nor a pipe; the error names the first.
@@ -35,7 +35,7 @@ impl EventDescriptor {
         }
     }
 
-    /// A new one that can be passed to peers.
+    /// Creates a descriptor that can be passed to peers.
     ///
     /// # Errors
     /// If the system gives no eventfd.
@@ -54,7 +54,7 @@ impl EventDescriptor {
         self.write.is_none()
     }
 
-    /// What is written to.
+    /// The descriptor that is written to.
     pub(crate) fn writer(&self) -> &OwnedFd {
         self.write.as_ref().unwrap_or(&self.read)
     }
@@ -62,7 +62,7 @@ impl EventDescriptor {
     /// Makes it readable.
     ///
     /// # Errors
-    /// What `write` says.
+    /// The error of `write`.
     pub(crate) fn signal(&self) -> rustix::io::Result<()> {
         let one = 1_u64.to_ne_bytes();
         match uninterrupted(|| rustix::io::write(self.writer(), &one)) {
@@ -79,7 +79,7 @@ impl EventDescriptor {
     /// Makes it unreadable again.
     ///
     /// # Errors
-    /// What `read` says.
+    /// The error of `read`.
     pub(crate) fn clear(&self) -> rustix::io::Result<()> {
         loop {
             match uninterrupted(|| rustix::io::read(&self.read, &mut [0_u8; 8])) {

@@ -1,9 +1,9 @@
 //! Whether this process is the one that made something, or a fork of it.
 //!
 //! Rings, peer mappings and service threads do not survive `fork`: a child that went on using its parent's endpoints would
-//! read its parent's messages. So what is a process's own keeps the [`Process`] that made it: a word in a page that is wiped in
-//! every child (MADV_WIPEONFORK), which tells the two apart at the price of a load. A child that opens a domain of its own takes a
-//! word of its own, in another page: the one that it inherited stays 0 for ever, and what it inherited stays its parent's.
+//! read its parent's messages. So an object that belongs to one process keeps the [`Process`] that made it: a word in a page that is wiped in
+//! every child (MADV_WIPEONFORK), which distinguishes the two at the cost of a load. A child that opens a domain of its own takes a
+//! word of its own, in another page: the word that it inherited stays 0 for ever, and the objects that it inherited still belong to its parent.
 
 #![expect(
     unsafe_code,
@@ -21,21 +21,21 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::call::call;
 
-/// What the word holds in the process that took it. All that a page that was wiped holds is 0.
+/// The value of the word in the process that took it. A page that was wiped contains only zeros.
 const HERE: u64 = 0x7065_7263_616c_6521;
 
-/// The word that was taken last, in this process or in one that it is a fork of. No lock: one might be held at a fork.
+/// The word that was taken last, in this process or in an ancestor that it is a fork of. There is no lock, because one might be held at a fork.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// A mark that is there only in the process that took it.
+/// A mark that is set only in the process that took it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(&'static AtomicU64);
 
 impl Process {
-    /// The mark of this process.
+    /// Returns the mark of this process.
     ///
     /// # Errors
-    /// What `mmap` or `madvise` says.
+    /// The error of `mmap` or `madvise`.
     pub(crate) fn current() -> io::Result<Self> {
         loop {
             let known = WORD.load(Ordering::Acquire);
@@ -54,7 +54,7 @@ impl Process {
         }
     }
 
-    /// A mark that is nowhere: of what must not be used any more in any process.
+    /// Returns a mark that is set in no process, for objects that must no longer be used in any.
     pub(crate) fn nowhere() -> Self {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         Self(&NOWHERE)
@@ -67,42 +67,42 @@ impl Process {
     }
 }
 
-/// A word in a page that no forked child has, at an address that another program has by accident only: peers know by it that memory is
-/// this process's. It must not be touched in a child.
+/// A word in a page that no forked child has, at an address that another program has mapped only by accident: peers recognize the memory of
+/// this process by it. It must not be touched in a child.
 ///
-/// The address is up to 256 GiB below the one that the kernel chose, at random: programs whose addresses are not random (`setarch -R`,
-/// most debuggers) have their pages at the same ones.
+/// The address is up to 256 GiB below the one that the kernel chose, at random, because programs without address space randomization
+/// (`setarch -R`, most debuggers) have their pages at the same addresses.
 ///
 /// # Errors
-/// What `getrandom`, `mmap` or `madvise` says.
+/// The error of `getrandom`, `mmap` or `madvise`.
 pub(crate) fn word_of_this_process() -> io::Result<&'static AtomicU64> {
     const PAGES: u32 = 1 << 26;
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let down = (u32::from_ne_bytes(random) % PAGES) as usize * rustix::param::page_size();
     let chosen = map_page(null_mut())?;
-    // A hint: the kernel takes another address where this one is taken or not a process's.
+    // A hint: the kernel chooses another address if this one is in use or outside of a process's address space.
     let page = map_page(chosen.wrapping_byte_sub(down));
     // SAFETY: mapped above, and not used.
     unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
     word_in(page?, Advice::LinuxDontFork)
 }
 
-/// The first word of a fresh page, which is there as long as the process, and 0 in every child.
+/// The first word of a fresh page, which exists as long as the process, and is 0 in every child.
 fn page() -> io::Result<&'static AtomicU64> {
     word_in(map_page(null_mut())?, Advice::LinuxWipeOnFork)
 }
 
-/// A fresh page of this process, near `hint` or where the kernel likes.
+/// Maps a fresh page of this process, near `hint` or where the kernel chooses.
 fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
     let len = rustix::param::page_size();
     call("mmap", || {
-        // SAFETY: a new anonymous mapping, whose address the kernel chooses among the free ones, touches nothing that exists.
+        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, touches nothing that exists.
         unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
     })
 }
 
-/// The first word of a page that [`map_page`] made and that stays mapped. `advice` says what a child finds there.
+/// The first word of a page that [`map_page`] made and that stays mapped. `advice` determines what a child finds there.
 fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
     call("madvise", || {
         // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
@@ -113,16 +113,16 @@ fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> 
 }
 
 /// A lock that is taken only in the process that made it. At a fork another thread may hold it, in the middle of a change: a child would
-/// wait for ever, or find the value half changed. There [`lock`](Self::lock) returns `None` at once.
+/// wait for ever, or find the value half changed. In a child [`lock`](Self::lock) returns `None` at once.
 #[derive(Debug)]
 pub(crate) struct ProcessMutex<T> {
-    /// `None` if the process could not be told apart from its forks: it is taken everywhere then.
+    /// `None` if the process cannot be distinguished from its forks: then the lock is taken in all of them.
     process: Option<Process>,
     value: Mutex<T>,
 }
 
 impl<T> ProcessMutex<T> {
-    /// A lock of this process.
+    /// Creates a lock of this process.
     pub(crate) fn new(value: T) -> Self {
         Self { process: Process::current().ok(), value: Mutex::new(value) }
     }
@@ -140,7 +140,7 @@ impl<T> ProcessMutex<T> {
         Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The value, which nobody else can reach now.
+    /// The value. The exclusive borrow guarantees that no other thread reaches it.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,8 +152,8 @@ impl<T: Default> Default for ProcessMutex<T> {
     }
 }
 
-/// A value that each process has for itself. A forked child begins with a new one; its copy of its parent's, whose locks may be
-/// held by threads that are not there, is never looked at again, nor freed.
+/// A value of which each process has its own. A forked child begins with a new one. Its copy of the parent's value, which may contain locks
+/// held by threads that do not exist in the child, is never accessed again, nor freed.
 pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -168,7 +168,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Default + Sync> PerProcess<T> {
-    /// None is made before somebody wants it.
+    /// Creates it without a value. A process's value is made by the first [`get_or_make`](Self::get_or_make).
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
@@ -181,7 +181,7 @@ impl<T: Default + Sync> PerProcess<T> {
     /// This process's value.
     ///
     /// # Errors
-    /// As of [`Process::current`].
+    /// As for [`Process::current`].
     pub(crate) fn get_or_make(&self) -> io::Result<&'static T> {
         loop {
             let (known, value) = self.look();
@@ -190,14 +190,14 @@ impl<T: Default + Sync> PerProcess<T> {
             }
             let ours = Box::into_raw(Box::new(Made { process: Process::current()?, value: T::default() }));
             if self.0.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // Another thread's was faster.
-                // SAFETY: it was made above, and nobody else has seen it.
+                // Another thread was faster.
+                // SAFETY: it was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(ours) });
             }
         }
     }
 
-    /// What was made last, and its value if that was in this process.
+    /// The object that was made last, and its value if it was made in this process.
     fn look(&self) -> (*mut Made<T>, Option<&'static T>) {
         let known = self.0.load(Ordering::Acquire);
         // SAFETY: null, or a box that is never freed once it is here.

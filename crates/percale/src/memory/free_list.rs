@@ -1,7 +1,7 @@
-//! Which parts of an arena are free.
+//! The list of an arena's free parts.
 //!
-//! The list lives in ordinary memory, never in the arena: peers map that and can write it. First fit by offset;
-//! neighbours that are both free are always merged. No lock: its owner has one.
+//! The list lives in ordinary memory, never in the arena, because peers map the arena and can write it. Allocation is first fit by offset;
+//! adjacent free ranges are always merged. The list has no lock of its own: the owner's lock protects it.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Gives back `len` bytes at `offset`, which were taken and not given back yet.
+    /// Returns `len` bytes at `offset`, which were taken and not returned yet.
     pub(super) fn give(&mut self, offset: usize, len: usize) {
         let (mut start, mut end) = (offset, offset + len);
         if let Some((&before, &have)) = self.ranges.range(..offset).next_back() {

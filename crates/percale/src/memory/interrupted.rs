@@ -2,14 +2,14 @@
 
 use rustix::io::Errno;
 
-/// How often a call is made anew that is interrupted each time. Signals that come faster than that are not meant to end.
+/// The maximum number of repetitions of a call that is interrupted each time. Signals that arrive faster than that are not expected to end.
 const MOST: u32 = 1000;
 
-/// Makes a system call again while a signal interrupts it: for calls that change nothing when they are interrupted. One that is
-/// interrupted for ever, as a sandbox may have it, fails in the end.
+/// Makes a system call, and repeats it while a signal interrupts it. For calls that change nothing when they are interrupted. A call that is
+/// interrupted for ever, which a sandbox may cause, fails in the end.
 ///
 /// # Errors
-/// What the call says.
+/// The error of the call.
 #[inline(always)]
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     for _ in 0..MOST {

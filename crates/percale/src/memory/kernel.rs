@@ -1,8 +1,8 @@
-//! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and no signal.
+//! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and not a signal.
 //!
-//! [`cross`] is the call, to and from any process that lets us. The rest is about memory of this process that may not be there
-//! (MR-028, MR-029): the same on ourselves; where a sandbox forbids it, by way of a pipe: reading one into bad memory, or
-//! writing bad memory to one, fails as well.
+//! [`cross`] is the call, to and from any process that permits it. The rest is about memory of this process that may not be mapped
+//! (MR-028, MR-029): it is copied by the same call on this process or, where a sandbox forbids that, through a pipe, because reading from a
+//! pipe into bad memory, or writing bad memory to one, fails as well.
 
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
@@ -15,7 +15,7 @@ use rustix::pipe::PipeFlags;
 use super::call::call;
 use super::volatile::{Segment, Segments, View};
 
-/// From whose point of view bytes move: who calls reads theirs, or writes there.
+/// The direction of a copy, from the caller's point of view: it reads from the remote memory, or writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
@@ -25,8 +25,8 @@ pub(crate) enum Direction {
 /// One system call between our memory and `remote`, of process `pid`: how many bytes it copied, at least one.
 ///
 /// # Safety
-/// The local vectors name memory that is lent: to read into, for writing, else for reading. If `pid` is this process, the same
-/// holds the other way round for as much of `remote` as is there.
+/// The local vectors name memory that the caller lends: for writing if the call reads, else for reading. If `pid` is this process, the
+/// reverse holds for as much of `remote` as is mapped.
 #[inline]
 pub(crate) unsafe fn cross(
     pid: i32,
@@ -52,7 +52,7 @@ pub(crate) unsafe fn cross(
 /// no process has that address space any more.
 ///
 /// # Safety
-/// As of [`cross`].
+/// As for [`cross`].
 #[inline]
 pub(crate) unsafe fn through(
     space: BorrowedFd<'_>,
@@ -72,11 +72,11 @@ pub(crate) unsafe fn through(
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads `remote` of process `pid` into `local`, and behind it the word at `proof` of the same address space: one system call finds the
-/// process by its number once, so the word tells whose memory was read. True if all was read and the word is `value`.
+/// Reads `remote` of process `pid` into `local`, and then the word at `proof` of the same address space. One system call looks up the process
+/// ID only once, so the word proves which process's memory was read. True if all was read and the word is `value`.
 ///
 /// # Safety
-/// As of [`cross`]; `local` has room for one vector behind those that are used.
+/// As for [`cross`]; `local` has room for one vector behind those that are used.
 pub(crate) unsafe fn read_with_proof(
     pid: i32,
     local: &mut [libc::iovec],
@@ -96,21 +96,21 @@ pub(crate) unsafe fn read_with_proof(
     Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
-/// Whether the process of this pidfd has been waited for, so that its number may be another's. False if the kernel does not say.
+/// Whether the process of this pidfd has been waited for, so that its ID may belong to another process. False if the kernel does not report it.
 pub(crate) fn is_reaped(process: BorrowedFd<'_>) -> bool {
-    // SAFETY: signal 0 is sent to nobody; no memory is passed.
+    // SAFETY: signal 0 is not delivered to any process; no memory is passed.
     let sent = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0)
     };
     sent == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Writes `local` to `remote` of process `pid`, behind the word at `guard`, which is set to the value that it has: the kernel stops at the
-/// first address that is not there, so nothing is written to a process without that word. How many bytes were written behind it; `None`
-/// if not even the word was.
+/// Writes `local` to `remote` of process `pid`, after the word at `guard`, which is set to the value that it already has: the kernel stops at
+/// the first address that is not mapped, so nothing is written to a process without that word. Returns how many bytes were written after the
+/// word; `None` if not even the word was.
 ///
 /// # Safety
-/// As of [`cross`]; the first of `local` is this call's to use.
+/// As for [`cross`]; the first vector of `local` is reserved for this call.
 pub(crate) unsafe fn write_behind_word(
     pid: i32,
     local: &mut [libc::iovec],
@@ -129,7 +129,7 @@ pub(crate) unsafe fn write_behind_word(
     Ok(copied.checked_sub(size_of::<u64>()))
 }
 
-/// The word at an address of a process: to try whether it can be read.
+/// Reads the word at an address of a process, to test whether it can be read.
 pub(crate) fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
@@ -141,7 +141,7 @@ pub(crate) fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     }
 }
 
-/// A limit of this process (`RLIMIT_*`); `None` if there is none, or the kernel does not say.
+/// A limit of this process (`RLIMIT_*`). `None` if there is none, or the kernel does not report it.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limits` is valid, and every bit pattern is one.
@@ -149,7 +149,7 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (read == 0 && limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
 }
 
-/// Bytes of this machine's memory, and of its swap; `None` if the kernel does not say.
+/// Bytes of this machine's memory, and of its swap. `None` if the kernel does not report them.
 pub(crate) fn system_memory() -> Option<(u64, u64)> {
     // SAFETY: every bit pattern is one, so zeros are.
     let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
@@ -159,7 +159,7 @@ pub(crate) fn system_memory() -> Option<(u64, u64)> {
     (read == 0).then(|| (bytes(system.totalram), bytes(system.totalswap)))
 }
 
-/// Copies `from` to `to`, which is as long.
+/// Copies `from` to `to`, which has the same length.
 pub(crate) fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
     let bytes = from.to_vec();
     each(to, &mut |offset, piece| {
@@ -168,7 +168,7 @@ pub(crate) fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
     })
 }
 
-/// The bytes of `from`.
+/// Returns a copy of the bytes of `from`.
 pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -178,26 +178,26 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes sure that the pages of `memory` are there and can be written, for an instruction that the kernel cannot execute for us. Who
-/// unmaps them at the same time has broken its promise.
+/// Makes sure that the pages of `memory` are present and writable, for an instruction that the kernel cannot execute for us. The owner of the
+/// memory has promised not to unmap them at the same time.
 pub(crate) fn populate(memory: Segment) -> io::Result<()> {
     fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
 }
 
-/// Makes sure that the pages of `memory` are there and can be read, or written too.
+/// Makes sure that the pages of `memory` are present and readable, and also writable if `writable`.
 pub(crate) fn check(memory: Segment, writable: bool) -> io::Result<()> {
     if memory.is_empty() {
         return Ok(());
     }
     let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     match fault_in(memory, advice) {
-        // It may be the right that is missing; or memory of a device, or a kernel before 5.14, which cannot be asked in this way.
+        // The right may be missing; or it is memory of a device, or a kernel before 5.14, where this advice does not work.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
         result => result,
     }
 }
 
-/// Whether the process' mappings hold all of `memory`, with these rights.
+/// Whether the process's mappings cover all of `memory`, with these rights.
 fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
     let (mut at, end) = (memory.as_ptr().addr(), memory.as_ptr().addr().saturating_add(memory.len()));
     for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
@@ -220,7 +220,7 @@ fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
-    // A region of everything has bytes in the last page of all, whose end is no address.
+    // A region of the whole address space has bytes in the very last page, and the end of that page is not an address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
     // SAFETY: this advice changes no contents, and fails on what is not mapped.
@@ -237,7 +237,7 @@ fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result
     Ok(())
 }
 
-/// Copies between `theirs`, which may not be there, and `ours`, which is, and as long.
+/// Copies between `theirs`, which may not be mapped, and `ours`, which is mapped and has the same length.
 fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let mut done = 0;
     while done < theirs.len() {
@@ -257,7 +257,7 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
     Ok(())
 }
 
-/// The same by way of a pipe, where the kernel does not copy between processes.
+/// Like [`copy`], but through a pipe, where the kernel does not copy between processes.
 fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let (source, sink) = call("pipe2", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
     let (from, to) = match direction {
@@ -306,7 +306,7 @@ mod tests {
             )
         }
         .unwrap();
-        // SAFETY: the second page of that mapping, which nobody uses.
+        // SAFETY: the second page of that mapping, which is not used.
         unsafe { rustix::mm::munmap(start.wrapping_byte_add(page), page) }.unwrap();
         (start.cast(), page)
     }
@@ -324,7 +324,7 @@ mod tests {
         for (rights, reads, writes) in
             [(rustix::mm::MprotectFlags::READ, true, false), (rustix::mm::MprotectFlags::empty(), false, false)]
         {
-            // SAFETY: our own page, which nobody uses.
+            // SAFETY: our own page, which is not used.
             unsafe { rustix::mm::mprotect(start.cast(), page, rights) }.unwrap();
             for looks in [check, check_maps] {
                 assert_eq!(looks(segment(start.wrapping_add(5), 9), false).is_ok(), reads);

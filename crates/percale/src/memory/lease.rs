@@ -1,8 +1,8 @@
 //! Memory lent to one transfer.
 //!
 //! A transfer takes many calls, and while it is under way the region that its memory belongs to may be closed, by another
-//! thread. So whoever copies enters the lease first, and leaves it before the call returns: entering fails once the region
-//! is revoked, and whoever closes waits until nobody is inside. Of memory that a device's bytes are on their way to, entering waits for
+//! thread. So a thread that copies enters the lease first, and leaves it before the call returns: entering fails once the region
+//! is revoked, and closing waits until no thread is inside. If a device's bytes are still being copied to the memory, entering waits for
 //! the bytes that are to be touched.
 
 use std::sync::Arc;
@@ -21,10 +21,10 @@ pub struct Lease {
 
 crate::short_debug!(Lease, "Lease");
 
-/// What stands before the memory.
+/// The condition for touching the memory.
 #[derive(Clone, Debug)]
 enum Gate {
-    /// Nothing: an operation's own memory, which stays until the operation ends.
+    /// None: an operation's own memory, which stays until the operation ends.
     None,
     /// The region that the memory belongs to.
     Region(Arc<Registered>),
@@ -50,7 +50,7 @@ impl Lease {
         Self { segments, gate: Gate::Region(Arc::clone(region)) }
     }
 
-    /// Memory of an operation of our own, to be read as a device's bytes get there. Only this process may copy it.
+    /// Memory of an operation of our own, to be read as bytes arrive from a device. Only this process may copy it.
     pub(crate) fn arriving(arriving: &Arc<Arriving>) -> Self {
         Self { segments: Segments::one(arriving.segment()), gate: Gate::Arriving(Arc::clone(arriving)) }
     }
@@ -67,7 +67,7 @@ impl Lease {
         self.segments.is_empty()
     }
 
-    /// Whether the memory may be taken away meanwhile, or is not all there: then nobody but this process may copy.
+    /// Whether the memory may be revoked meanwhile, or has not arrived completely: then only this process may copy it.
     pub(crate) const fn is_revocable(&self) -> bool {
         !matches!(self.gate, Gate::None)
     }
@@ -84,7 +84,7 @@ impl Lease {
         self.enter_part(0, usize::MAX)
     }
 
-    /// As [`enter`](Self::enter), to touch only `len` bytes from `offset` on.
+    /// Like [`enter`](Self::enter), but to touch only `len` bytes from `offset` on.
     #[inline]
     pub(crate) fn enter_part(&self, offset: usize, len: usize) -> Option<(&Segments, Held<'_>)> {
         let inside = match &self.gate {
@@ -100,7 +100,7 @@ impl Lease {
         Some((&self.segments, Held { _inside: inside }))
     }
 
-    /// The memory's place, for questions about it; not to be touched through this.
+    /// The addresses of the memory, for queries only: the memory must not be touched through this.
     pub(crate) const fn place(&self) -> &Segments {
         &self.segments
     }

@@ -1,11 +1,11 @@
 //! The one place that maps and unmaps pages shared with other processes.
 //!
-//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and
-//! F_SEAL_GROW are set by whoever made it and checked by whoever receives it), so no access within it can raise SIGBUS by truncation. Holes
-//! can be punched all the same: what is read there then is zero, as long as the system has memory for another page. Of huge pages
-//! there may be none left, so memory of those is not mapped.
-//! It is MADV_DONTFORK: a forked child has no business in its parent's rings. There it is nothing but an address, where the child may
-//! have something else by now.
+//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and F_SEAL_GROW are set by the
+//! process that created it and checked by each process that receives it), so no access within it can raise SIGBUS by truncation. A process
+//! can still punch holes in it: they read as zero, as long as the system has memory for another page. There may be no huge pages left for
+//! that, so memory of huge pages is not mapped.
+//! A mapping is MADV_DONTFORK: a forked child must not use its parent's rings. In the child the mapping is only an address, where the child
+//! may have mapped something else by now.
 
 #![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
 
@@ -29,25 +29,25 @@ const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
-    /// The only one that it is mapped in.
+    /// The only process that it is mapped in.
     process: Process,
 }
 
 // SAFETY: a mapping is an address range that stays valid until it is dropped, from whatever thread.
 unsafe impl Send for Mapping {}
-// SAFETY: all it gives out is its address; access is its users' to order.
+// SAFETY: it gives out only its address; its users order their accesses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
     ///
     /// # Errors
-    /// `InvalidData` if the descriptor is no memfd of that size, not sealed, or of huge pages; else what `mmap` says.
+    /// `InvalidData` if the descriptor is not a memfd of that size, not sealed, or of huge pages; otherwise the error of `mmap`.
     pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// The same, but only to be read: a write to it raises SIGSEGV.
+    /// Like [`of`](Self::of), but read-only: a write to it raises SIGSEGV.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -77,10 +77,10 @@ impl Mapping {
         Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
     }
 
-    /// Memory of this process alone, `len` bytes, all 0: where no memory can be shared.
+    /// Maps `len` bytes of private memory, all 0, for systems where no memory can be shared.
     ///
     /// # Errors
-    /// What `mmap` or `madvise` says.
+    /// The error of `mmap` or `madvise`.
     pub fn private(len: usize) -> io::Result<Self> {
         let (process, allowed) = (Process::current()?, ProtFlags::READ | ProtFlags::WRITE);
         let ptr = call("mmap", || {
@@ -101,7 +101,7 @@ impl Mapping {
     /// Makes pages of `len` bytes from `offset` on present, so that reading them cannot fail for want of memory.
     ///
     /// # Errors
-    /// `InvalidInput` if they do not all lie within the mapping; what `madvise` says.
+    /// `InvalidInput` if they do not all lie within the mapping; otherwise the error of `madvise`.
     pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -113,13 +113,13 @@ impl Mapping {
         })?)
     }
 
-    /// The first byte. Valid until the mapping is dropped; others may write it at any time.
+    /// The address of the first byte. Valid until the mapping is dropped; other processes may write the memory at any time.
     #[must_use]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Whether this is the process that it is mapped in, and not a fork of that.
+    /// Whether this is the process that it is mapped in, and not a fork of it.
     #[must_use]
     #[inline]
     pub fn is_here(&self) -> bool {
@@ -132,7 +132,7 @@ impl Mapping {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Always false: a mapping has at least one byte.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -144,18 +144,18 @@ impl Drop for Mapping {
         if !self.is_here() {
             return; // A child never had the mapping (DONTFORK); its address may be something else's by now.
         }
-        // SAFETY: the range is ours, whole, and nobody keeps its address beyond the mapping's life.
+        // SAFETY: the whole range is ours, and no user keeps its address beyond the mapping's life.
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
             crate::later::later!(error: %error, "munmap of a shared mapping failed");
         }
     }
 }
 
-/// Makes a memfd of `len` bytes, sealed against changes of its size. `backed` bytes from its start have pages already;
+/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes have pages already;
 /// the rest gets them when first touched (or by [`back`]).
 ///
 /// # Errors
-/// What `memfd_create`, `ftruncate`, `fallocate` or `fcntl` says.
+/// The error of `memfd_create`, `ftruncate`, `fallocate` or `fcntl`.
 pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd> {
     let fd = resizable_memfd(name, len)?;
     back(fd.as_fd(), 0, backed)?;
@@ -163,11 +163,11 @@ pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd
     Ok(fd)
 }
 
-/// Makes a memfd of `len` bytes, sealed against changes of its size, that nobody can write but through the mapping that is
+/// Creates a memfd of `len` bytes, sealed against changes of its size, that can be written only through the mapping that is
 /// returned with it. None of it has pages yet.
 ///
 /// # Errors
-/// As [`sealed_memfd`], or what `mmap` says.
+/// As [`sealed_memfd`], or the error of `mmap`.
 pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
     let fd = resizable_memfd(name, len)?;
     seal(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -183,10 +183,10 @@ fn resizable_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sets the length of a file. One beyond RLIMIT_FSIZE is an error, and no signal.
+/// Sets the length of a file. A length beyond RLIMIT_FSIZE is an error, and does not cause a signal.
 ///
 /// # Errors
-/// What `ftruncate` says.
+/// The error of `ftruncate`.
 pub(crate) fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
     check_file_size(len).map_err(named("ftruncate"))?;
     call("ftruncate", || rustix::fs::ftruncate(file, len))
@@ -196,13 +196,13 @@ fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
     call("fcntl", || rustix::fs::fcntl_add_seals(fd, seals))
 }
 
-/// Bytes that are given pages at a time. A signal undoes what the call has done, so a call should not take long.
+/// The number of bytes per call that allocates pages. A signal undoes what the call has done, so a call should not take long.
 const BACK_STEP: usize = 1 << 20;
 
-/// Gives pages to `len` bytes of a memfd from `offset` on, so that touching them cannot fail for want of memory.
+/// Allocates pages for `len` bytes of a memfd from `offset` on, so that touching them cannot fail for lack of memory.
 ///
 /// # Errors
-/// What `fallocate` says.
+/// The error of `fallocate`.
 pub fn back(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
     for done in (0..len).step_by(BACK_STEP) {
         let (from, len) = (offset + done, BACK_STEP.min(len - done));
@@ -220,7 +220,7 @@ mod tests {
         let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
         let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
         let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(5000);
-        // SAFETY: the mapping is alive and longer, and nobody else uses it.
+        // SAFETY: the mapping is alive and longer, and not used otherwise.
         unsafe { at(&a).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { at(&b).read_volatile() }, 7);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn memory_of_huge_pages_is_not_mapped() {
-        // None is taken before it is mapped, so that machines without any will do.
+        // No huge page is taken before the memory is mapped, so that machines without any can run this test.
         let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
         let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
         if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
@@ -253,7 +253,7 @@ mod tests {
         let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
         theirs.populate(4096, 4096).unwrap();
         assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // SAFETY: the mapping is alive and longer, and nobody else uses it.
+        // SAFETY: the mapping is alive and longer, and not used otherwise.
         unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.as_ptr().wrapping_add(5000).read_volatile() }, 7);

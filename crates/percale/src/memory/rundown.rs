@@ -1,7 +1,7 @@
-//! Rundown: how an access to a target's memory is announced, and how its right is taken back so that none comes late.
+//! Rundown: how accesses to a target's memory are announced, and how the right to them is revoked so that no access comes late.
 //!
-//! A peer that reads or writes our memory directly (by its own loads and stores) asks nobody at that moment. So it
-//! announces each access in a [`Line`] of the memory that the pair shares, and then looks whether the [`Entry`] of the
+//! A peer that reads or writes our memory directly (by its own loads and stores) does not ask for permission at that moment. So it
+//! announces each access in a [`Line`] of the memory that the pair shares, and then checks whether the [`Entry`] of the
 //! region in our key page still holds:
 //!
 //! ```text
@@ -14,31 +14,31 @@
 //! ```
 //!
 //! Each side writes, fences and reads what the other wrote (Dekker's pattern). So either the initiator sees that its
-//! entry is gone and touches nothing, or the revoker sees its announcement and waits for it. The line counts and is no
-//! flag, because a busy initiator's flag might be set whenever the revoker looks: a change is enough, since whatever is
-//! announced after the snapshot sees the entry gone. Leaving releases and the revoker's look acquires: after it retired,
-//! what the initiator wrote is there, and what it read was read before the memory had another use.
+//! entry is gone and touches nothing, or the revoker sees the announcement and waits for it. The line is a counter and not a
+//! flag, because a busy initiator's flag might be set whenever the revoker looks: with a counter any change is enough, since an
+//! access announced after the snapshot sees the entry gone. Leaving is a Release store and the revoker's look an Acquire load:
+//! once the line has retired, the initiator's writes are visible, and its reads were done before the memory had another use.
 //!
 //! # Without the initiator's fence
-//! The fence is most of what a short access costs. So an initiator that has made [`PATIENCE`] accesses does without it: it
-//! says so in its line ([`UNFENCED`]), fences once, and from then on orders only its compiler. A revoker that finds this
-//! said after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot: an access
-//! announced before that moment is seen, and one announced later sees its entry gone. A revoker that does not find it
-//! said fenced before the initiator did, whose later looks therefore see the entry gone. Back to fences: the initiator
-//! takes its word back after an announcement (Release), and whoever reads that sees all that was announced before.
+//! The fence is most of the cost of a short access. So an initiator that has made [`PATIENCE`] accesses stops fencing: it sets
+//! [`UNFENCED`] in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark set after its
+//! own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot: it sees an access announced
+//! before that moment, and an access announced later sees its entry gone. A revoker that does not find the mark fenced before
+//! the initiator did, so the initiator's later looks see the entry gone. To return to fences, the initiator clears the mark
+//! after an announcement (Release), so a revoker that reads the mark as cleared sees all that was announced before.
 //!
-//! A revoker that had to pay for the initiator says so in the line ([`ASKED`]), and the initiator's next access is fenced
-//! again: one such barrier (16 µs) for at least [`PATIENCE`] accesses, however often rights are taken back. Where the
-//! system lets the revoker make no barrier, initiators always fence.
+//! A revoker that had to make every processor fence sets [`ASKED`] in the line, and the initiator's next accesses are fenced
+//! again: there is at most one such barrier (16 µs) for at least [`PATIENCE`] accesses, however often rights are revoked. Where
+//! the system does not permit the revoker such a barrier, initiators always fence.
 //!
 //! # Long accesses, and dead peers
-//! A copy that takes long renews its announcement now and then ([`Announcer::renew`]) and looks at the entry again, so
+//! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so
 //! that a revoker waits for no more than a piece of it.
 //!
-//! An initiator that is stopped inside retires when it goes on, or never: the revoker must have a deadline, and keep
+//! An initiator that is stopped inside retires when it continues, or never: the revoker must have a deadline, and keep
 //! the memory from any other use until the line retires or the peer is known to be dead. A line belongs to one
-//! announcer at a time. A peer that writes nonsense into its line can make the revoker wait, or not wait for that
-//! peer's own accesses, and nothing else: a line's content is compared, never followed.
+//! announcer at a time. A peer that writes arbitrary values into its line can make the revoker wait, or not wait for that
+//! peer's own accesses, and nothing else: a line's content is only compared, never used as an address.
 //!
 //! Accesses that the target's own threads make on behalf of a peer go through a [`Pin`], which is one word of this
 //! process's private memory.
@@ -46,18 +46,18 @@
 use super::barrier;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_barrier, fence, publish_fenced};
 
-/// Accesses that an initiator announces with a fence each before it tries to go without.
+/// The number of accesses that an initiator announces with a fence each before it tries to stop fencing.
 const PATIENCE: u32 = 16_384;
 
-/// How an initiator announces: each access with a fence.
+/// The initiator announces each access with a fence.
 const FENCED: u32 = 0;
-/// Without.
+/// The initiator announces without fences.
 const UNFENCED: u32 = 1;
-/// Without, and a revoker asks it to fence again.
+/// The initiator announces without fences, and a revoker has asked it to fence again.
 const ASKED: u32 = 2;
 
-/// Where one initiator announces its accesses to one target's memory: odd while it is inside. In memory that the pair
-/// shares, zero at first.
+/// Where one initiator announces its accesses to one target's memory. The sequence is odd while the initiator is inside. Lies in memory
+/// that the pair shares, and is zero at first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line {
@@ -73,25 +73,25 @@ pub(crate) struct Line {
 const _: () = assert!(size_of::<Line>() == 64 && size_of::<Entry>() == 8);
 
 impl Line {
-    /// The target lets the initiator go without fences, if the system lets the target fence for others.
+    /// Called by the target: lets the initiator announce without fences, if the system lets the target fence for other processes.
     pub(crate) fn allow_unfenced(&self) {
         self.can_fence.store(u32::from(barrier::available()), Ordering::Release);
     }
 
-    /// Whether the initiator announces without fences. Asked after [`fence_after_revoking`]; if so, a snapshot is worth
-    /// something only after [`fence_initiators`].
+    /// Whether the initiator announces without fences. Called after [`fence_after_revoking`]; if so, a snapshot is valid
+    /// only after [`fence_initiators`].
     #[inline]
     pub(crate) fn is_unfenced(&self) -> bool {
         self.manner.load(Ordering::SeqCst) != FENCED
     }
 
-    /// Tells an initiator that goes without fences that it had to be fenced.
+    /// Asks an initiator that announces without fences to fence again, because the revoker had to fence for it.
     pub(crate) fn ask_to_fence(&self) {
-        // Fails if it fences by now, or was asked before.
+        // Fails if the initiator fences by now, or was asked before.
         let _was: Result<u32, u32> = self.manner.compare_exchange(UNFENCED, ASKED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// What the line says now. Taken after entries were revoked and [`fence_after_revoking`] was called, and after
+    /// Takes a snapshot of the line, after entries were revoked and [`fence_after_revoking`] was called, and after
     /// [`fence_initiators`] if the line [is unfenced](Self::is_unfenced).
     #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -99,45 +99,45 @@ impl Line {
     }
 
     /// Whether every access that was under way at the snapshot, and may have seen an entry that was revoked before
-    /// it, has ended. One "yes" is final.
+    /// it, has ended. Once true, it stays true.
     #[inline]
     pub(crate) fn has_retired(&self, then: Snapshot) -> bool {
         then.sequence & 1 == 0 || self.sequence.load(Ordering::Acquire) != then.sequence
     }
 }
 
-/// What a line said when its revoker looked.
+/// The sequence of a line when its revoker looked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Snapshot {
     sequence: u64,
 }
 
-/// Between revoking any number of entries and taking the snapshots of any number of lines: no snapshot is older than
-/// the revocations are seen by all.
+/// Called between revoking any number of entries and taking the snapshots of any number of lines: it ensures that every snapshot is taken
+/// after the revocations have become visible to all processors.
 #[inline]
 pub(crate) fn fence_after_revoking() {
     fence(Ordering::SeqCst);
 }
 
-/// Makes every initiator fence that announces without. False if the system refused: nothing is known of them then.
+/// Executes a fence in every initiator that announces without fences. False if the system refused: then nothing is known about their accesses.
 #[must_use]
 pub(crate) fn fence_initiators() -> bool {
     barrier::everywhere()
 }
 
-/// The initiator's side of a [`Line`], with its own count, which no peer can write. It names no line: whoever owns it
+/// The initiator's side of a [`Line`], with its own count, which no peer can write. It does not refer to its line: the caller
 /// passes the same one each time. Nothing between [`enter`](Self::enter) and [`leave`](Self::leave) may wait or panic.
 #[derive(Debug, Default)]
 pub(crate) struct Announcer {
     sequence: u64,
-    /// Announces without fences, and the line says so.
+    /// Announces without fences, and has marked the line accordingly.
     unfenced: bool,
-    /// Accesses announced with a fence since it last thought of going without.
+    /// Accesses announced with a fence since it last considered to stop fencing.
     fenced: u32,
 }
 
 impl Announcer {
-    /// Announces an access. After it, and not before, entries tell whether the access is allowed.
+    /// Announces an access. Entries must be checked after this, not before, to find out whether the access is allowed.
     #[inline]
     pub(crate) fn enter(&mut self, line: &Line) {
         // Odd also after an access that unwound, and so never left.
@@ -154,8 +154,8 @@ impl Announcer {
         line.sequence.store(self.sequence, Ordering::Release);
     }
 
-    /// Ends the access and announces another, at the cost of one: what was learnt from an entry before is void, and
-    /// the entry must be looked at again. A long copy does so every 64 KiB.
+    /// Ends the access and announces another, at the cost of one announcement. What an entry contained before is void, and
+    /// the entry must be checked again. A long copy does so every 64 KiB.
     #[inline]
     pub(crate) fn renew(&mut self, line: &Line) {
         debug_assert!(self.is_inside(), "renewed without having entered");
@@ -163,7 +163,7 @@ impl Announcer {
         self.announce(line);
     }
 
-    /// Writes the sequence, in order before any look at an entry.
+    /// Writes the sequence, ordered before any later load of an entry.
     #[inline(always)]
     fn announce(&mut self, line: &Line) {
         if self.unfenced {
@@ -181,7 +181,7 @@ impl Announcer {
         }
     }
 
-    /// Goes without fences from now on, if both sides can.
+    /// Stops fencing, if both sides support that.
     #[cold]
     fn consider(&mut self, line: &Line) {
         self.fenced = 0;
@@ -196,7 +196,7 @@ impl Announcer {
         self.unfenced = true;
     }
 
-    /// Fences what will be announced. Who finds that said sees what was just announced.
+    /// Fences from the next announcement on. A revoker that reads the mark as cleared (Release) sees the access that was just announced.
     #[cold]
     fn fence_again(&mut self, line: &Line) {
         line.manner.store(FENCED, Ordering::Release);
@@ -219,10 +219,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether the grant of that generation (not 0) still stands. The initiator asks between
-    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the answer is good until it leaves.
-    /// No more than a load, for the initiator cannot write the page: and not a relaxed one behind a fence, for where the announcement is an
-    /// exchange, or has no fence, the order of this load is what counts.
+    /// Whether the grant of that generation (not 0) still holds. The initiator calls this between
+    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the result is valid until it leaves.
+    /// This is only a load, because the initiator cannot write the page. It is not a relaxed load behind a fence, because where the announcement
+    /// is an exchange, or has no fence, the order of this load matters.
     #[inline]
     pub(crate) fn holds(&self, generation: u64) -> bool {
         self.generation.load(Ordering::SeqCst) == generation
@@ -235,7 +235,7 @@ impl Entry {
         self.generation.store(generation, Ordering::SeqCst);
     }
 
-    /// Takes the grant back. Accesses under way end later: see [`fence_after_revoking`].
+    /// Revokes the grant. Accesses under way end later: see [`fence_after_revoking`].
     #[inline]
     pub(crate) fn revoke(&self) {
         self.generation.store(0, Ordering::SeqCst);
@@ -245,8 +245,8 @@ impl Entry {
 /// Set in a pin's word when it is revoked; the bits below count the threads inside.
 const REVOKED: u64 = 1 << 63;
 
-/// How accesses of this process's own threads to one region are counted, and ended: after [`revoke`](Self::revoke) no
-/// thread enters, and once [`is_quiet`](Self::is_quiet) none is inside or will be. One word, so that its modification
+/// Counts the accesses of this process's own threads to one region, and ends them: after [`revoke`](Self::revoke) no
+/// thread enters, and once [`is_quiet`](Self::is_quiet) none is inside or will be. It is one word, so that its modification
 /// order decides between entering and revoking and no fence is needed. A revoked pin stays revoked.
 #[derive(Debug, Default)]
 pub(crate) struct Pin {
@@ -257,7 +257,7 @@ impl Pin {
     /// Enters for the length of one bounded call; `None` once revoked.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // Looking first keeps those who come late from disturbing the count that the revoker waits for.
+        // The check keeps late threads from disturbing the count that the revoker waits for.
         if self.is_revoked() {
             return None;
         }
@@ -266,13 +266,13 @@ impl Pin {
         (before & REVOKED == 0).then_some(inside)
     }
 
-    /// Lets nobody in any more. True for the one call that did it.
+    /// Lets no thread enter from now on. True for the one call that revoked it.
     #[inline]
     pub(crate) fn revoke(&self) -> bool {
         self.state.fetch_or(REVOKED, Ordering::AcqRel) & REVOKED == 0
     }
 
-    /// Whether no thread is inside. On a revoked pin one "yes" is final, and all that the threads did is visible.
+    /// Whether no thread is inside. On a revoked pin this stays true once it is, and all that the threads did is visible.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state.load(Ordering::Acquire) & !REVOKED == 0

@@ -1,9 +1,9 @@
 //! The rundown's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
 //! is a loom cell, which fails a model when two accesses of it are not ordered one after the other: an initiator's
-//! that comes after the revoker saw its line retired, or was still under way then.
+//! access that comes after the revoker saw its line retired, or was still under way then.
 //!
-//! Loom knows no membarrier(2). [`Interrupt`] is what it does: it makes a thread fence wherever that happens to be, and
-//! comes back when it has.
+//! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence wherever the thread is, and
+//! returns when that is done.
 
 use loom::sync::Arc;
 use loom::thread::{self, yield_now};
@@ -49,7 +49,7 @@ impl<const LINES: usize> Target<LINES> {
         }
     }
 
-    /// As a region's owner: takes the right back, waits, and uses the memory for something else.
+    /// Acts as a region's owner: revokes the right, waits, and uses the memory for something else.
     fn revoke(&self) {
         self.entry.revoke();
         fence_after_revoking();
@@ -113,7 +113,7 @@ fn rev_007_loom_no_write_lands_after_its_line_retired() {
     });
 }
 
-/// The revoker may see the line changed and odd: the second access is not its business.
+/// The revoker may see the line changed and odd: it need not wait for the second access.
 #[test]
 fn rev_007_loom_a_changed_line_has_retired_though_it_is_odd() {
     loom::model(|| {
@@ -146,7 +146,7 @@ fn rev_007_loom_a_renewed_access_looks_again() {
     });
 }
 
-/// The entry is granted again while the first grant's initiator goes on: it must not take the new grant for its own.
+/// The entry is granted again while the first grant's initiator continues: it must not take the new grant for its own.
 #[test]
 fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
@@ -196,7 +196,7 @@ fn rev_007_loom_one_fence_serves_every_line() {
     });
 }
 
-/// Two targets' worth of entry and memory under one line, so that rights are taken back twice under one initiator.
+/// Two entries and memories under one line, so that rights are revoked twice under one initiator.
 struct Twice {
     line: Line,
     entries: [Entry; 2],
@@ -226,7 +226,7 @@ impl Twice {
         interrupt.may_come();
     }
 
-    /// As a region's owner, for whom initiators need not fence.
+    /// Revokes an entry like a region's owner that allows initiators to omit fences.
     fn revoke(&self, which: usize, interrupt: impl FnOnce()) {
         self.entries[which].revoke();
         fence_after_revoking();
@@ -248,7 +248,7 @@ fn bounded(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// An initiator stops fencing while a right is taken back.
+/// An initiator stops fencing while a right is revoked.
 #[test]
 fn rev_007_loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     bounded(|| {
@@ -291,7 +291,7 @@ fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again(
     });
 }
 
-/// The model bites: a revoker that does not fence for an initiator which goes without is too early.
+/// The model detects a defect: a revoker that does not fence for an initiator that announces without fences is too early.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
@@ -308,7 +308,7 @@ fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
     });
 }
 
-/// The model bites: so is one that says without a fence that it goes without.
+/// The model detects a defect: an initiator that marks its line as unfenced without a fence.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
@@ -329,7 +329,7 @@ fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
     });
 }
 
-/// The model bites: an announcement without a fence lets both sides miss each other.
+/// The model detects a defect: an announcement without a fence lets both sides miss each other.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_unfenced_announcement_is_found_out() {
@@ -345,7 +345,7 @@ fn rev_007_loom_an_unfenced_announcement_is_found_out() {
     });
 }
 
-/// The model bites: so does a revoker that looks without having fenced.
+/// The model detects a defect: a revoker that looks without having fenced lets both sides miss each other, too.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_unfenced_revocation_is_found_out() {
@@ -366,7 +366,7 @@ fn rev_007_loom_an_unfenced_revocation_is_found_out() {
     });
 }
 
-/// The model bites: whoever renews and does not look again writes late.
+/// The model detects a defect: an initiator that renews without checking the entry again writes late.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_a_renewal_that_does_not_look_again_is_found_out() {
@@ -429,7 +429,7 @@ fn rev_007_loom_no_thread_is_inside_a_revoked_quiet_pin() {
     });
 }
 
-/// The model bites: quiet without having been revoked means nothing.
+/// The model detects a defect: a pin that is quiet without having been revoked proves nothing.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_a_quiet_pin_that_was_not_revoked_is_found_out() {

@@ -1,4 +1,4 @@
-//! Tests of the rundown on real threads; every interleaving is the model's business.
+//! Tests of the rundown on real threads. The loom model covers every interleaving.
 
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -9,9 +9,9 @@ use super::*;
 /// Initiators that write as fast as they may, each with a line and memory of its own.
 const INITIATORS: usize = 2;
 const REVOCATIONS: u64 = 5_000;
-/// What one access writes, in words: enough that a revocation often falls into one.
+/// The number of words that one access writes: enough that a revocation often happens during one.
 const WORDS: usize = 64;
-/// How often a thread does something before it lets others run.
+/// How often a thread does something before it yields.
 const TURN: u64 = 64;
 /// How often the revoker looks at memory that must not change.
 const LOOKS: usize = 5;
@@ -19,7 +19,7 @@ const LOOKS: usize = 5;
 struct Target {
     lines: [Line; INITIATORS],
     entry: Entry,
-    /// What initiators were told of the grant.
+    /// The generation that was granted to the initiators.
     granted: AtomicU64,
     memory: [[AtomicU64; WORDS]; INITIATORS],
     stop: AtomicBool,
@@ -36,7 +36,7 @@ impl Target {
         }
     }
 
-    /// Writes the generation it was granted, until stopped. `unfenced`: goes without fences a few accesses after it was
+    /// Writes the generation it was granted, until stopped. `unfenced`: stops fencing again a few accesses after it was
     /// asked to fence.
     fn initiate(&self, me: usize, renewals: usize, unfenced: bool) {
         let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
@@ -77,7 +77,7 @@ impl Target {
     }
 }
 
-/// Waits, with the processor left to others now and then, for what takes a few accesses of another thread.
+/// Waits for a condition that takes a few accesses of another thread, and yields from time to time.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !(0..TURN).any(|_| is_so()) {
@@ -86,7 +86,7 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// One access. Now and then it lets others run in its midst: that is when revoking it matters most, and there may be
+/// One access. From time to time it yields in the middle: that is when revoking it matters most, and there may be
 /// fewer processors than threads.
 fn write(memory: &[AtomicU64], value: u64, turn: u64) {
     for (at, word) in memory.iter().enumerate() {
@@ -97,7 +97,7 @@ fn write(memory: &[AtomicU64], value: u64, turn: u64) {
     }
 }
 
-/// What is written to memory that nobody else may write any more stays.
+/// Checks that values written to revoked memory stay.
 fn reuse_alone(memory: &[AtomicU64], value: u64) {
     memory.iter().for_each(|word| word.store(value, Ordering::Relaxed));
     for _ in 0..LOOKS {
@@ -125,7 +125,7 @@ fn hammer(renewals: usize, unfenced: bool) {
         for generation in 1..=REVOCATIONS {
             target.entry.grant(generation);
             target.granted.store(generation, Ordering::Relaxed);
-            // Revoke while somebody is likely to be in the middle of writing.
+            // Revoke while an initiator is likely to be in the middle of writing.
             let busy = &target.memory[generation as usize % INITIATORS][0];
             soon("wrote", || busy.load(Ordering::Relaxed) == generation);
             target.revoke();

@@ -1,9 +1,9 @@
 //! Memory that percale allocates, so that peers on this machine can map it.
 //!
 //! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
-//! arenas; a large one has its own. An arena whose last allocation is dropped is unmapped and closed, except that one
-//! empty shared arena is kept. Peers that mapped an arena keep its pages, not ours, alive. Where the system gives no memfd, an arena is
-//! ordinary memory of this process: it can be used as any other, and no peer maps it.
+//! arenas; a large one has its own. When the last allocation of an arena is dropped, the arena is unmapped and closed, except that one
+//! empty shared arena is kept. Peers that mapped an arena keep its pages alive, not our mapping. Where the system provides no memfd, an
+//! arena is ordinary memory of this process: it can be used as any other, and no peer maps it.
 //!
 //! Invariants:
 //! * A peer may write an arena at any time, so nothing that percale relies on lives in one: the free lists are ordinary
@@ -13,10 +13,10 @@
 //!   the first allocation is handed out, and leaves before it is unmapped.
 //!
 //! One lock guards the registry and the free lists. It is held for no system call. [`locate`] first compares with two
-//! plain bounds, so a question about ordinary memory mostly costs two loads. (A child inherits its parent's bounds. They only cost it a
+//! plain bounds, so a query about ordinary memory mostly costs two loads. (A child inherits its parent's bounds. They only cost it a
 //! look in its registry, until it has arenas of its own.)
 //!
-//! A forked child does not inherit arenas, only their addresses, where it may have something else: it has a registry of its own, and
+//! A forked child does not inherit arenas, only their addresses, where it may have mapped something else: it has a registry of its own, and
 //! reading or writing its parent's allocations panics there.
 
 #![expect(unsafe_code, reason = "madvise, and copies to and from memory that peers may write")]
@@ -81,13 +81,13 @@ impl AllocateError {
 #[derive(Debug)]
 struct Arena {
     id: u32,
-    /// `None` where no memory can be shared: it is of this process alone then.
+    /// `None` where no memory can be shared: then the arena is private memory of this process.
     fd: Option<Arc<OwnedFd>>,
     mapping: Mapping,
 }
 
 impl Arena {
-    /// Makes and maps an arena of `size` bytes, a multiple of the page size. All its pages are there.
+    /// Creates and maps an arena of `size` bytes, a multiple of the page size. All its pages are present.
     fn new(size: usize) -> Result<Self, AllocateError> {
         let shared = sealed_memfd("percale-arena", size, 0).and_then(|fd| Ok((Mapping::of(fd.as_fd(), size)?, fd)));
         let (mapping, fd) = match shared {
@@ -104,13 +104,13 @@ impl Arena {
             let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
             crate::later::later!(trace: size, ?advised, "huge pages for an arena");
         }
-        // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's answer
-        // tells whether every page is there.
+        // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's result
+        // shows whether every page is present.
         // SAFETY: as above.
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         crate::later::later!(trace: size, ?filled, "page table of an arena");
         if let Some(fd) = &fd {
-            // Pages that could all be written are there. (Ordinary memory is as that of any process: what there is none for ends it.)
+            // If populating succeeded, all pages are present. (Ordinary memory is like that of any process: running out of it ends the process.)
             back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
         }
         let id = new_number().ok_or(AllocateError::Exhausted)?;
@@ -122,7 +122,7 @@ impl Arena {
     }
 }
 
-/// A number for memory that peers may be given: never 0, and never given again in this process. `None` once all are used up.
+/// Returns a new number for memory that peers may be given: never 0, and never used again in this process. `None` once all are used up.
 pub(crate) fn new_number() -> Option<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1)).ok()
@@ -282,8 +282,8 @@ impl Allocation {
     #[inline]
     pub(crate) fn segment(&self) -> Segment {
         self.check_here();
-        // SAFETY: the memory is mapped and writable for as long as the allocation lives, which the caller (the engine,
-        // which owns it meanwhile) sees to; being owned by it, nobody else in this process touches it.
+        // SAFETY: the memory is mapped and writable for as long as the allocation lives, and the caller (the engine, which owns it
+        // meanwhile) keeps it alive; because the caller owns it, no other code in this process touches it.
         unsafe { Segment::new(self.as_ptr(), self.len) }
     }
 
@@ -458,7 +458,7 @@ mod tests {
             let own = unsafe { rustix::mm::mmap_anonymous(start.cast(), LARGE, protection, flags) }.unwrap();
             // SAFETY: so many bytes were just mapped.
             unsafe { own.cast::<u8>().write_bytes(9, LARGE) };
-            // SAFETY: as above, and nobody writes them any more.
+            // SAFETY: as above, and they are no longer written.
             let own = unsafe { std::slice::from_raw_parts(own.cast::<u8>(), LARGE) };
             drop(memory.take());
             own.iter().all(|&byte| byte == 9) && locate(own.as_ptr(), LARGE).is_none()

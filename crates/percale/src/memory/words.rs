@@ -1,6 +1,6 @@
-//! 64-bit words that several threads, or several processes, work on: always atomics, always within bounds.
+//! 64-bit words that several threads, or several processes, access: always as atomics, always within bounds.
 //!
-//! What a word of shared memory says is whatever another process wrote there: it is a number to be checked, nothing more.
+//! A word of shared memory contains whatever another process wrote there: it is a number to be checked, nothing more.
 
 #![expect(unsafe_code, reason = "references to words of a mapping; each block states its own reason")]
 
@@ -30,7 +30,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// All whole words of a mapping. Of one that is mapped for reading none may be stored to.
+    /// All whole words of a mapping. If it is mapped for reading, its words must not be stored to.
     ///
     /// # Errors
     /// Never in practice: mappings begin at pages.
@@ -48,12 +48,12 @@ impl Words {
         }
         // SAFETY: within the mapping.
         let word = unsafe { self.start.add(at) };
-        // SAFETY: aligned, and mapped for as long as `self` lives; whoever else accesses it does so atomically, or is a process
-        // that breaks the rules, which makes the value wrong but not the access.
+        // SAFETY: aligned, and mapped for as long as `self` lives; all other accesses are atomic, or made by a process that breaks
+        // the rules, which makes the value wrong but not the access.
         Some(unsafe { word.as_ref() })
     }
 
-    /// So many words from `at` on, if there are.
+    /// `len` words from `at` on, if there are that many.
     pub(crate) fn slice(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return None;
@@ -64,13 +64,13 @@ impl Words {
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
     }
 
-    /// The first `N` words, if there are so many, as a handle of their own.
+    /// The first `N` words, if there are that many, as a handle of their own.
     pub(crate) fn array<const N: usize>(&self) -> Option<Array<N>> {
         (N <= self.len).then(|| Array { start: self.start.cast(), _owner: Owner::Mapped(Arc::clone(&self.mapping)) })
     }
 }
 
-/// Words that are found without looking whether they are shared: here, or in a mapping.
+/// Words of this process or of a mapping, which are accessed in the same way without checking which.
 #[derive(Clone, Debug)]
 pub(crate) struct Array<const N: usize> {
     start: NonNull<[AtomicU64; N]>,
@@ -101,33 +101,33 @@ impl<const N: usize> Deref for Array<N> {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the owner has so many words there, aligned, and keeps them for as long as `self` lives.
+        // SAFETY: the owner has `N` words there, aligned, and keeps them for as long as `self` lives.
         unsafe { self.start.as_ref() }
     }
 }
 
-/// So many words or more are put into huge pages, where the system has them: words here and there of so much memory are otherwise
-/// found by way of page tables that no longer fit the processor. At most a quarter more memory than ordinary pages take.
+/// This many words or more are put into huge pages, where the system has them: otherwise random accesses to so much memory need page tables
+/// that no longer fit in the processor's caches. Takes at most a quarter more memory than ordinary pages.
 const HUGE_FROM: usize = 1 << 20;
 
 /// Words of a huge page: 2 MiB.
 const HUGE: usize = 1 << 18;
 
-/// Words of this process, all 0 at first, that are made when somebody first needs them, and then stay where they are.
+/// Words of this process, all 0 at first, that are allocated when they are first needed, and then never move.
 ///
-/// Found in two loads: there is no state beside the length, which is 0 until there are any.
+/// Access takes two loads: there is no state beside the length, which is 0 until the words exist.
 #[derive(Debug)]
 pub(crate) struct OnceWords {
     start: AtomicPtr<AtomicU64>,
     len: AtomicUsize,
     /// The length once they are made.
     size: usize,
-    /// They, and what comes before the first huge page. Set before the length is.
+    /// The allocation: the words, and what comes before the first huge page. Set before the length is.
     made: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl OnceWords {
-    /// Room for so many; nothing is made yet.
+    /// Creates it for `size` words, without allocating them.
     pub(crate) fn new(size: usize) -> Self {
         let nowhere = NonNull::dangling().as_ptr();
         Self { start: AtomicPtr::new(nowhere), len: AtomicUsize::new(0), size, made: OnceLock::new() }
@@ -139,23 +139,23 @@ impl OnceWords {
         // Acquire: the start was written before the length.
         let len = self.len.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
-        // SAFETY: no words at an aligned place; or so many of those that were made, which stay where they are for as long as
+        // SAFETY: no words at an aligned address; or `len` of the words that were allocated, which do not move for as long as
         // `self` lives.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// The words, which are made if there are none; `None` if there is no memory.
+    /// The words. Allocates them if there are none. `None` if there is no memory.
     #[cold]
     pub(crate) fn make(&self) -> Option<&[AtomicU64]> {
         if self.made.get().is_none() {
             let slack = if self.size < HUGE_FROM { 0 } else { HUGE };
             let len = self.size.checked_add(slack)?;
-            // If somebody else was first, theirs count.
+            // If another thread was faster, its words are used.
             let _theirs = self.made.set(<[AtomicU64]>::new_box_zeroed_with_elems(len).ok()?);
         }
         let made = self.made.get()?;
         let words = if self.size < HUGE_FROM { made.get(..self.size)? } else { in_huge_pages(made, self.size)? };
-        // Whoever comes here stores the same.
+        // Every thread that gets here stores the same value.
         self.start.store(words.as_ptr().cast_mut(), Ordering::Relaxed);
         self.len.store(self.size, Ordering::Release);
         Some(words)
@@ -167,7 +167,7 @@ fn in_huge_pages(words: &[AtomicU64], len: usize) -> Option<&[AtomicU64]> {
     let skipped = words.as_ptr().align_offset(HUGE * size_of::<AtomicU64>());
     let words = words.get(skipped..)?.get(..len)?;
     let start = words.as_ptr().cast_mut().cast();
-    // SAFETY: the range is memory of these words only; they stay what they are.
+    // SAFETY: the range is memory of these words only; the advice does not change them.
     let advised = unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxHugepage) };
     // Refused where the system's settings rule huge pages out; then ordinary pages do.
     crate::later::later!(trace: len, ?advised, "huge pages for words");

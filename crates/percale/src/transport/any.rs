@@ -50,7 +50,8 @@ impl AnyLink {
         }
     }
 
-    /// What was sent last leaves now, and not with what may follow: nobody will ask after it, so nobody may come by to send it.
+    /// Sends what waits in the link now, and not together with what may follow: it will have no completion, so the application may make no further
+    /// call that would send it.
     #[inline]
     pub(crate) fn hurry(&mut self) {
         match self {

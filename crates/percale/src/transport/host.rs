@@ -25,14 +25,14 @@ pub fn boot_id() -> Option<[u8; 16]> {
     u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
 }
 
-/// Device and inode of the calling thread's network namespace; `None` where /proc does not say.
+/// Device and inode of the calling thread's network namespace; `None` if /proc does not show them.
 #[must_use]
 pub fn network_namespace() -> Option<(u64, u64)> {
     let stat = rustix::fs::stat("/proc/thread-self/ns/net").ok()?;
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Where this thread lives. What is unknown is zero, and equals nobody's.
+/// Returns where this thread lives. An unknown value is zero, and equals no other.
 #[must_use]
 pub fn place() -> Place {
     Place {
@@ -60,7 +60,7 @@ pub struct Interface {
 /// All addresses of all interfaces.
 ///
 /// # Errors
-/// What `getifaddrs` says.
+/// The error of `getifaddrs`.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut first = std::ptr::null_mut();
     // SAFETY: `first` is a valid place for the list's address.
@@ -81,12 +81,12 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         // SAFETY: the address is not null and every socket address starts with its family.
         let ip = match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
             libc::AF_INET => {
-                // SAFETY: the family says that it is a sockaddr_in.
+                // SAFETY: by its family it is a sockaddr_in.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
                 IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says that it is a sockaddr_in6.
+                // SAFETY: by its family it is a sockaddr_in6.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
                 IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
             }
@@ -110,9 +110,9 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// The address that an endpoint bound to `bind` tells its peers, and why that one. A concrete address advertises
-/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` (`Suitability`); among equals the first in the order of
-/// the kernel's list.
+/// Chooses the address that an endpoint bound to `bind` advertises to its peers, and returns it with the reason. A concrete address advertises
+/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` (`Suitability`); among equals the first in the order of the
+/// kernel's list.
 ///
 /// # Errors
 /// `NotFound` if `wanted` has no fitting address; the message lists what there is.
@@ -155,7 +155,7 @@ pub(crate) fn best_first(all: &[Interface]) -> Vec<&Interface> {
     usable
 }
 
-/// How well an interface's address can be reached from other hosts, as far as can be told from here; best first.
+/// How well an interface's address can be reached from other hosts, as far as this host can determine it; best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     DefaultRoute,
@@ -200,7 +200,7 @@ impl Interface {
     }
 }
 
-/// Whether an address is valid on its link only (RFC 3927, RFC 4291).
+/// Returns whether an address is valid on its link only (RFC 3927, RFC 4291).
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

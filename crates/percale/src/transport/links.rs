@@ -1,8 +1,8 @@
 //! Network links: which of them lead out of this host, by their kinds and by the default route.
 //!
-//! Kinds come from rtnetlink(7), which answers for the caller's network namespace wherever /sys was mounted. The default route is not read
-//! but asked for: a UDP socket is connected to an address that is nobody's (nothing is sent), and the kernel chooses the source address as for
-//! any packet, by all its rules. Neither is needed: without them names of interfaces decide.
+//! Kinds come from rtnetlink(7), which answers for the caller's network namespace wherever /sys was mounted. The default route is not read but asked
+//! for: a UDP socket is connected to an address that no host has (nothing is sent), and the kernel chooses the source address as for any packet, by
+//! all its rules. Neither is needed: without them names of interfaces decide.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +32,7 @@ impl LinkKind {
         }
     }
 
-    /// By the interface's name, where the kernel does not say more.
+    /// By the interface's name, where the kernel reports nothing more.
     fn of_name(name: &str) -> Self {
         const INTERNAL: [&str; 12] =
             ["docker", "veth", "br-", "virbr", "cni", "cali", "cilium", "lxc", "lxd", "podman", "vnet", "dummy"];
@@ -46,7 +46,7 @@ impl LinkKind {
     }
 }
 
-/// The kinds of this network namespace's links, as far as the kernel says them.
+/// The kinds of this network namespace's links, as far as the kernel reports them.
 #[derive(Debug)]
 pub(super) struct Kinds(Option<HashMap<String, LinkKind>>);
 
@@ -186,7 +186,7 @@ mod tests {
             let mut found = HashMap::new();
             take_links(&message[..end], &mut found).unwrap();
             assert!(found.is_empty(), "{end} bytes");
-            // The same, of a message that says so of its length.
+            // The same bytes again, with their real length in the header.
             let mut shorter = message[..end].to_vec();
             if let Some(len) = shorter.first_chunk_mut::<4>() {
                 *len = (end as u32).to_ne_bytes();

@@ -1,17 +1,16 @@
 //! Transports: how the two ends of one connection reach each other.
 //!
-//! A `Link` is one end of an established connection. It carries frames in order, both ways, and moves the payloads
-//! of offers by whatever means it has. It knows nothing of matching, completions or addresses: it tells a [`Sink`]
-//! (the endpoint's engine) what arrived. Links are owned by one endpoint and used by one thread at a time.
+//! A `Link` is one end of an established connection. It carries frames in order, both ways, and moves the payloads of offers by whatever means it
+//! has. It knows nothing of matching, completions or addresses: it reports to a [`Sink`] (the endpoint's engine) what arrived. Links are owned by one
+//! endpoint and used by one thread at a time.
 //!
 //! Rules every transport keeps (the conformance suite tests them):
 //! * Frames arrive whole, once, in the order sent, or not at all: then the link reports [`Broken`], after
 //!   everything that did arrive was given to the sink.
 //! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
 //! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
-//! * The memory of a pull or a push is a [`Lease`]: whoever copies enters it around one bounded copy or system call that
-//!   does not block, and has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer
-//!   fails at both ends and nothing else does.
+//! * The memory of a pull or a push is a [`Lease`]: the code that copies enters it around one bounded copy or system call that does not block, and
+//!   has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer fails at both ends and nothing else does.
 
 pub(crate) mod any;
 pub mod connect;
@@ -41,7 +40,7 @@ pub type Connection = u32;
 pub enum Refused {
     /// No room now; there will be, once the peer has made progress.
     Full,
-    /// The link is broken; `poll` says why.
+    /// The link is broken; `poll` returns the reason.
     Broken,
 }
 
@@ -49,13 +48,13 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// The peer said goodbye.
+    /// The peer closed the connection in good order.
     #[error("the peer closed the connection")]
     Closed,
     /// The peer's process ended, or its socket was reset.
     #[error("the peer died: {0}")]
     Died(String),
-    /// Nothing was heard for longer than the timeout.
+    /// Nothing arrived for longer than the timeout.
     #[error("the peer did not answer in time: {0}")]
     Timeout(String),
     /// The peer sent what no percale sends.
@@ -89,14 +88,14 @@ impl Broken {
 pub struct Landing {
     /// What to hand to [`Sink::landed`].
     pub token: u32,
-    /// Where the payload goes; may be shorter than it: the rest is thrown away (truncation, or a discard). So is what comes
+    /// Where the payload goes. It may be shorter than the payload: the rest is discarded (truncation, or a discard). So is everything that arrives
     /// once it is revoked.
     pub into: Lease,
 }
 
 /// The endpoint's engine, as its links see it.
 pub trait Sink {
-    /// Whether frames of this connection are to be taken now. If not, a link leaves them where they are; it still sends.
+    /// Returns whether frames of this connection are to be taken now. If not, a link leaves them where they are; it still sends.
     #[inline]
     fn takes(&self, _from: Connection) -> bool {
         true
@@ -105,8 +104,8 @@ pub trait Sink {
     /// A whole frame.
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>);
 
-    /// The head of a frame whose payload is still coming: says where that goes. Called only for payloads that the
-    /// link did not receive at once (byte streams). For [`Kind::Data`](crate::wire::head::Kind::Data) as well.
+    /// Handles the head of a frame with a payload that is still coming: returns where the payload goes. Called only for payloads that the link did
+    /// not receive at once (byte streams). For [`Kind::Data`](crate::wire::head::Kind::Data) as well.
     fn begin(&mut self, from: Connection, head: Head) -> Landing;
 
     /// The payload begun as `token` has arrived.
@@ -138,7 +137,7 @@ pub enum PullError {
     Revoked,
     /// The peer refuses the read that expected these bytes.
     Refused(Refusal),
-    /// Of an access that we make ourselves: what carried it failed, and nobody knows whether it was made.
+    /// An access that this side makes itself: what carried it failed, and it is unknown whether it was made.
     Unknown,
 }
 
@@ -147,44 +146,42 @@ pub(crate) trait Link {
     /// The longest payload that `send` takes now. At least 2,048.
     fn frame_limit(&self) -> usize;
 
-    /// Whether this is a stream: payloads that arrive in pieces go straight to their place ([`Sink::begin`]), and the data of a
+    /// Returns whether this is a stream: payloads that arrive in pieces go straight to their place ([`Sink::begin`]), and the data of a
     /// pull may come without a `Pull` frame ([`expect`](Self::expect)).
     fn is_stream(&self) -> bool;
 
-    /// Sends one frame: its payload is `payload`, whole (`head.len` is its length). When this returns the memory may be
-    /// reused. `more` says that another frame follows at once.
+    /// Sends one frame: its payload is `payload`, whole (`head.len` is its length). When this returns the memory may be reused. `more` announces that
+    /// another frame follows at once.
     ///
     /// # Errors
     /// [`Refused::Full`] if there is no room now, [`Refused::Broken`] if there never will be.
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused>;
 
-    /// Makes progress: sends what waits, receives what came, copies what is due, and tells `sink`. Returns whether
-    /// anything happened.
+    /// Makes progress: sends what waits, receives what came, copies what is due, and reports to `sink`. Returns whether anything happened.
     ///
     /// # Errors
     /// Once the link is broken, and ever after.
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
-    /// Starts fetching an offer (the payload of a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
-    /// into `into`, which may be shorter than what is offered. If that memory can be revoked, the peer is not told where
-    /// it lies. Ends with [`Sink::pulled`].
+    /// Starts fetching an offer (the payload of a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer) into `into`, which may be
+    /// shorter than what is offered. If that memory can be revoked, its location is not sent to the peer. Ends with [`Sink::pulled`].
     ///
     /// # Errors
     /// As `send`.
     fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Lease, token: u32) -> Result<(), Refused>;
 
-    /// Of a stream: begins a pull of which the peer knows by a frame just sent, and which it answers of itself. It fills `into`.
-    /// Ends with [`Sink::pulled`].
+    /// For streams: begins a pull that a frame just sent has announced to the peer, which answers it without a `Pull` frame. It fills `into`. Ends
+    /// with [`Sink::pulled`].
     fn expect(&mut self, into: &Lease, token: u32);
 
-    /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from
-    /// `source`; if that can be revoked, the offer must not have said where it lies. Ends with [`Sink::pushed`]. The same
-    /// for what the peer expects: then `token` and `request` are those of `expected_pull`.
+    /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from `source`. If that can be revoked, the
+    /// offer must not have contained its location. Ends with [`Sink::pushed`]. Also serves what the peer expects: then `token` and `request` are
+    /// those of `expected_pull`.
     ///
     /// # Errors
     /// As `send`.
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused>;
 
-    /// Whether the link holds nothing that waits to be sent or copied, so that its owner may sleep.
+    /// Returns whether the link holds nothing that waits to be sent or copied, so that its owner may sleep.
     fn is_idle(&self) -> bool;
 }

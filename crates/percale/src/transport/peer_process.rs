@@ -1,14 +1,14 @@
 //! The process at the other end of a local connection, and the descriptors that pin it.
 //!
-//! A process id names a process only until that is reaped, and says nothing about exec. So nothing here is done to a number alone:
+//! A process id names a process only until that is reaped, and does not change with exec. So nothing here is done to a number alone:
 //! * the *pidfd* becomes readable when the process has exited;
 //! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection was made. Once
 //!   the process has exited or executed another program, no thread is left that runs in that memory, and reads and writes of the
 //!   descriptor transfer nothing: they never reach another process, whatever its number.
 //!
-//! Whether a process has exited is asked before each kernel copy that writes. Asking its pidfd takes 0.3 µs (poll) to 0.5 µs
-//! (pidfd_send_signal) of the 2.5 µs that a copy of 4 KiB takes. So the pidfds of all peers are in one epoll set, which says within 0.15 µs that
-//! none of them has exited; the kernel marks the set before the process's number can be another's.
+//! Whether a process has exited is asked before each kernel copy that writes. Asking its pidfd takes 0.3 µs (poll) to 0.5 µs (pidfd_send_signal) of
+//! the 2.5 µs that a copy of 4 KiB takes. So the pidfds of all peers are in one epoll set, which reports within 0.15 µs that none of them has exited;
+//! the kernel marks the set before the process's number can be another's.
 //!
 //! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Nothing but this module makes one, so
 //! the end of a connection cannot be taken for it.
@@ -62,7 +62,7 @@ impl ExitSet {
         Ok(set)
     }
 
-    /// Whether none of the processes has exited. False if the kernel does not say.
+    /// Returns whether none of the processes has exited. False if the kernel does not report it.
     #[inline]
     fn is_quiet(&self) -> bool {
         let mut event = [MaybeUninit::<epoll::Event>::uninit()];
@@ -113,7 +113,7 @@ impl PeerProcess {
     /// As [`new`](Self::new), by number: for a process that the caller knows to be alive, such as itself or a child.
     ///
     /// # Errors
-    /// What `pidfd_open` says, or as of [`new`](Self::new).
+    /// The error of `pidfd_open`, or as of [`new`](Self::new).
     #[cfg(test)]
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -143,7 +143,7 @@ impl PeerProcess {
         self.space.as_ref().map(AsFd::as_fd).map_err(|error| *error)
     }
 
-    /// Whether the process has ended. Without an address space only its exit is noticed. One or two system calls.
+    /// Returns whether the process has ended. Without an address space only its exit is noticed. One or two system calls.
     pub(crate) fn ended(&self) -> Option<ProcessEnded> {
         if self.has_exited() {
             return Some(ProcessEnded::Exited);
@@ -155,12 +155,12 @@ impl PeerProcess {
         (read == Ok(0)).then(|| if self.has_program() { ProcessEnded::Executed } else { ProcessEnded::Exited })
     }
 
-    /// Whether the process that has the number executes a program. One that exits gives its memory back before the pidfd says so.
+    /// Returns whether the process with this number executes a program. A process that exits gives its memory back before the pidfd reports the exit.
     fn has_program(&self) -> bool {
         std::fs::read_link(format!("/proc/{}/exe", self.pid)).is_ok()
     }
 
-    /// Whether its number may be another's by now: exactly, and quickly if no peer has exited.
+    /// Returns whether its number may be another's by now: exactly, and quickly if no peer has exited.
     #[inline]
     pub(crate) fn is_reaped(&self) -> bool {
         if self.exits.as_ref().is_some_and(|exits| exits.is_quiet()) {

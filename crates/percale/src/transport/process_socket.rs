@@ -28,7 +28,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::memory::forked::PerProcess;
 
-/// A socket whose descriptor a forked child does not keep.
+/// A socket with a descriptor that a forked child does not keep.
 #[derive(Debug)]
 pub struct ProcessSocket(ManuallyDrop<OwnedFd>);
 
@@ -36,15 +36,15 @@ impl ProcessSocket {
     /// Calls `open`, which makes a socket and does not block.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         Self::accept(|| open().map(|socket| (socket, ()))).map(|(socket, ())| socket)
     }
 
-    /// As [`open`](Self::open), for a call that returns a socket and something else.
+    /// Like [`open`](Self::open), but for a call that returns a socket and something else.
     ///
     /// # Errors
-    /// Those of `accept`.
+    /// The errors of `accept`.
     pub(crate) fn accept<T, E>(accept: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
         let mut table = table();
         let (socket, other) = accept()?;
@@ -57,7 +57,7 @@ impl ProcessSocket {
     /// A second descriptor of the same socket.
     ///
     /// # Errors
-    /// Those of `fcntl`.
+    /// The errors of `fcntl`.
     pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
         Self::open(|| self.0.try_clone())
     }
@@ -201,7 +201,7 @@ extern "C" fn before_fork() {
     let Some(table) = TABLE.get() else { return };
     let held = lock(table);
     FORKING.thread.store(this_thread(), Ordering::Relaxed);
-    // SAFETY: this thread holds the lock, and nobody else uses the field.
+    // SAFETY: this thread holds the lock, and no other thread uses the field.
     unsafe { *FORKING.held.get() = Some(held) };
 }
 
@@ -210,7 +210,7 @@ fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
     if FORKING.thread.load(Ordering::Relaxed) != thread {
         return None;
     }
-    // SAFETY: the thread took the lock, and nobody else uses the field.
+    // SAFETY: the thread took the lock, and no other thread uses the field.
     let held = unsafe { (*FORKING.held.get()).take() };
     FORKING.thread.store(0, Ordering::Relaxed);
     held
@@ -243,7 +243,7 @@ mod tests {
         rustix::net::getpeername(socket).is_ok()
     }
 
-    /// Whether the other end of it is closed now or soon: children of other tests may be about to replace it.
+    /// Returns whether the other end of it is closed now or soon: children of other tests may be about to replace it.
     fn ends_soon(socket: &OwnedFd) -> bool {
         let soon = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
         poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&soon)).unwrap() == 1

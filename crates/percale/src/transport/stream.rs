@@ -1,12 +1,11 @@
 //! Pulls and pushes over a transport that only carries frames in order (tcp, sim).
 //!
 //! The receiver of an offer sends `Pull { id, tag = token << 32, payload = bytes wanted }`; the sender answers with
-//! `Data { id = token, tag = offset }` frames, in order and without gaps, at least one (of no bytes, if none are
-//! wanted). One empty `Data` frame whose offset is [`GONE`], in place of any of them, ends the pull: the offer is void,
-//! and what came of it before is worth nothing. A pull may also be announced by the frame of a read ([`Pulls::expect`],
-//! [`expected_pull`]): then no `Pull` frame is sent, and an empty `Data` frame may say why the read is refused. Each end keeps a table: [`Pulls`] of what it asked
-//! for, [`Pushes`] of what it has yet to send. What the peer says is checked against these tables and against nothing
-//! else: a frame that does not fit them breaks the connection.
+//! `Data { id = token, tag = offset }` frames, in order and without gaps, at least one (of no bytes, if none are wanted). One empty `Data` frame
+//! with the offset [`GONE`], in place of any of them, ends the pull: the offer is void, and the bytes that it delivered before are worthless. A pull
+//! may also be announced by the frame of a read ([`Pulls::expect`], [`expected_pull`]): then no `Pull` frame is sent, and an empty `Data` frame may
+//! carry the reason why the read is refused. Each end keeps a table: [`Pulls`] of what it asked for, [`Pushes`] of what it has yet to send. What the
+//! peer sends is checked against these tables and against nothing else: a frame that does not fit them breaks the connection.
 //!
 //! Both tables give back their memory when they are empty, so that an idle connection costs next to nothing.
 
@@ -41,14 +40,13 @@ struct Pull {
     revoked: bool,
 }
 
-/// What became of a pull: its token, and its result.
+/// The outcome of a pull: its token, and its result.
 pub(super) type Pulled = (u32, Result<u64, PullError>);
 
 /// What a `Data` frame means.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// Its payload goes here, or nowhere if that was revoked ([`Pulls::revoked`]); [`Pulls::arrived`] is told when all of
-    /// it came.
+    /// Its payload goes here, or is discarded if that was revoked ([`Pulls::revoked`]); [`Pulls::arrived`] is called when all of it came.
     Bytes(Lease),
     /// A pull has ended, without more bytes.
     Ended(Pulled),
@@ -60,7 +58,7 @@ impl Pulls {
         self.insert(into, wanted(offer, into), token);
     }
 
-    /// Notes a pull that fills `into` and of which the peer hears otherwise.
+    /// Notes a pull that fills `into` and that is announced to the peer by another frame.
     pub(super) fn expect(&mut self, into: &Lease, token: u32) {
         self.insert(into, into.len() as u64, token);
     }
@@ -71,7 +69,7 @@ impl Pulls {
         debug_assert!(before.is_none(), "a token names one pull at a time");
     }
 
-    /// Checks the head of a `Data` frame and says where its payload goes.
+    /// Checks the head of a `Data` frame and returns where its payload goes.
     pub(super) fn data(&mut self, head: &Head) -> Result<Data, Broken> {
         let Some(pull) = self.table.get(&head.id) else {
             return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
@@ -98,14 +96,14 @@ impl Pulls {
         Ok(Data::Bytes(pull.into.slice(offset, head.len as usize)))
     }
 
-    /// The place of a pull was revoked: what is still to come of it is thrown away, and then it has failed.
+    /// The destination of a pull was revoked: its remaining bytes are discarded, and then the pull has failed.
     pub(super) fn revoked(&mut self, token: u32) {
         if let Some(pull) = self.table.get_mut(&token) {
             pull.revoked = true;
         }
     }
 
-    /// The payload of a `Data` frame, `len` bytes, has arrived in full; tells whether the pull ended with it.
+    /// The payload of a `Data` frame, `len` bytes, has arrived in full. Returns the token and the result of the pull if it ended with this frame.
     pub(super) fn arrived(&mut self, token: u32, len: u32) -> Option<Pulled> {
         let pull = self.table.get_mut(&token)?;
         pull.received = pull.received.saturating_add(len.into());
@@ -117,7 +115,7 @@ impl Pulls {
         Some((token, result))
     }
 
-    /// Whether nothing is being waited for.
+    /// Returns whether nothing is being waited for.
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -148,7 +146,7 @@ pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Lease, token: u32) -> (H
     (head, U64::new(wanted(offer, into)))
 }
 
-/// The same as bytes for a stream.
+/// Makes the frame of [`pull_frame`] as bytes for a stream.
 pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u8; PULL_BYTES] {
     let (head, wanted) = pull_frame(id, offer, into, token);
     let mut bytes = [0; PULL_BYTES];
@@ -227,9 +225,8 @@ impl Pushes {
         Some((head, payload))
     }
 
-    /// The source of the frame that [`next`](Self::next) described was revoked: the next frame says so. If some of that
-    /// frame was sent already, the rest of it must be sent as well, whatever it says, and [`advance`](Self::advance) be
-    /// called; and it must not have been the last.
+    /// The source of the frame that [`next`](Self::next) described was revoked: the next frame reports that. If some of that frame was sent already,
+    /// the rest of it must be sent as well, with any bytes, and [`advance`](Self::advance) be called; and it must not have been the last.
     pub(super) fn revoked(&mut self) {
         if let Some(push) = self.waiting.front_mut() {
             push.void = Some(PullError::Revoked);
@@ -241,7 +238,7 @@ impl Pushes {
         let Some(push) = self.waiting.front_mut() else { return };
         push.sent = push.sent.saturating_add(len);
         let result = match push.void {
-            // That frame was the one that says so.
+            // That frame was the one that reports the revocation.
             Some(error) if len == 0 => Some(Err(error)),
             Some(_) => None,
             None => (push.sent == push.source.len()).then_some(Ok(())),
@@ -255,7 +252,7 @@ impl Pushes {
         }
     }
 
-    /// The next push that ended and was not told yet.
+    /// Takes the next push that ended and was not reported yet.
     pub(super) fn next_ended(&mut self) -> Option<(u32, Result<(), PullError>)> {
         let ended = self.ended.pop_front();
         if ended.is_none() && self.ended.capacity() > 8 {
@@ -270,12 +267,12 @@ impl Pushes {
         self.waiting.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Whether there is nothing left to send.
+    /// Returns whether there is nothing left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether there is nothing left to send or to tell.
+    /// Returns whether there is nothing left to send or to report.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.ended.is_empty()
     }

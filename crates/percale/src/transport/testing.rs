@@ -1,4 +1,4 @@
-//! What the transports' tests share: memory to lend, and a sink that writes down what it is told.
+//! What the transports' tests share: memory to lend, and a sink that records the reports that it gets.
 
 #![expect(unsafe_code, reason = "tests lend memory to links; each block states its own reason")]
 
@@ -55,12 +55,12 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` in `new` from a slice of this length, and nobody else frees it.
+        // SAFETY: made by `Box::into_raw` in `new` from a slice of this length, and nothing else frees it.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.ptr, self.len)) });
     }
 }
 
-/// What a link told its sink.
+/// A report of a link to its sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// A whole frame, at once or in pieces; at most `keep` bytes of it.
@@ -69,8 +69,8 @@ pub(crate) enum Told {
     Pushed(u32, Result<(), PullError>),
 }
 
-/// A sink that writes down what it is told. Payloads that come in pieces land in `keep` bytes of new memory each; the next one
-/// in `place`, if there is one, and is then written down without its bytes.
+/// A sink that records the reports that it gets. Payloads that come in pieces land in `keep` bytes of new memory each; the next one in `place`, if
+/// there is one, and is then recorded without its bytes.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) told: Vec<Told>,
@@ -144,7 +144,7 @@ impl Revocable {
         Lease::of(&self.region, *self.region.place())
     }
 
-    /// Takes it back. Nobody may be inside: links leave before they return.
+    /// Takes it back. No link may be inside: links leave before they return.
     pub(crate) fn revoke(&self) {
         assert!(self.region.pin().revoke());
         assert!(self.region.pin().is_quiet(), "somebody stayed inside between two calls");

@@ -1,4 +1,4 @@
-//! Queueing work, and taking it back.
+//! Queueing and canceling deferred work.
 
 #![expect(
     unsafe_code,
@@ -26,16 +26,16 @@ use crate::memory::forked::ProcessMutex;
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// The operation cannot be posted so.
+    /// The endpoint refuses the operation.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// The endpoint is of another domain.
+    /// The endpoint belongs to another domain.
     #[error("the work's endpoint belongs to another domain; queue the work there")]
     OtherDomain,
-    /// A counter operation was to be counted by a completion counter (DWQ-008).
+    /// A counter operation was given a completion counter (DWQ-008).
     #[error("work that changes a counter has no completion counter of its own")]
     CountedTwice,
-    /// The system refused what makes progress: a thread, or a descriptor to be watched.
+    /// The system refused a thread that makes progress, or refused to watch a descriptor.
     #[error("nothing would make progress on the work: {0}")]
     System(io::Error),
 }
@@ -73,59 +73,60 @@ pub enum Work {
 /// A request of fi_control(3) with FI_QUEUE_WORK.
 #[derive(Clone, Debug)]
 pub struct DeferredWork {
-    /// What is done.
+    /// The operation.
     pub work: Work,
     /// The triggering counter.
     pub counter: Counter,
-    /// It begins when the counter has counted so many successes and errors.
+    /// The work begins when the counter has counted this many successes and errors.
     pub threshold: u64,
-    /// Counts its end, as a success or an error. Not of counter operations.
+    /// Counts the end of the work, as a success or an error. `None` for counter operations.
     pub counting: Option<Counter>,
 }
 
-/// Names queued work, to [cancel](Domain::cancel_work) it. Once that has begun, it names nothing.
+/// Names queued work, to [cancel](Domain::cancel_work) it. Once the work has begun, the id names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
-    /// Where the counter is.
+    /// The counter's place in memory.
     counter: usize,
     ticket: Ticket,
 }
 
 impl WorkId {
-    /// As three words, for who has no better place to keep it.
+    /// The id as three words, for callers that keep it in a C structure.
     #[must_use]
     pub const fn to_words(self) -> [u64; 3] {
         let [line, entry] = self.ticket.to_words();
         [self.counter as u64, line, entry]
     }
 
-    /// Of what [`to_words`](Self::to_words) gave. Of any other words it names nothing, most likely, or other queued work.
+    /// Makes an id from the result of [`to_words`](Self::to_words). An id made from any other words most likely names nothing, but
+    /// may name other queued work.
     #[must_use]
     pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
         Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
     }
 }
 
-/// The counters that some owner's work may wait for.
+/// The counters that work of one owner may wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// By their places: each weak handle keeps its place from being another counter's.
+    /// By their places in memory: a weak handle keeps its counter's place from being reused for another counter.
     counters: HashMap<usize, WeakCounter>,
-    /// The place of the one that was added last, if it is among them still; else 0.
+    /// The place of the counter that was added last, if it is still among them; else 0.
     last: usize,
-    /// How many may be there before those that are gone are looked for.
+    /// The number of counters at which those that are gone are removed.
     limit: usize,
 }
 
 impl Lines {
-    /// Work waits for this one from now on.
+    /// Notes that work waits for this counter from now on.
     pub(crate) fn add(&mut self, counter: &Counter) {
         let place = counter.place_in_memory();
         if self.last == place {
             return;
         }
         if self.counters.len() >= self.limit {
-            // No handle is taken: it might be the last one when it is dropped, and here a lock is held.
+            // No handle is created: it might be the last one when it is dropped, and a lock is held here.
             self.counters.retain(|_, counter| counter.is_alive());
             self.limit = 2 * self.counters.len() + 16;
         }
@@ -133,12 +134,12 @@ impl Lines {
         self.last = place;
     }
 
-    /// The counter at this place, if it is still there.
+    /// The counter at this place, if it still exists.
     fn at(&self, place: usize) -> Option<Counter> {
         self.counters.get(&place)?.upgrade()
     }
 
-    /// Those that are still there.
+    /// The counters that still exist.
     pub(crate) fn all(&self) -> Vec<Counter> {
         self.counters.values().filter_map(WeakCounter::upgrade).collect()
     }
@@ -148,9 +149,9 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Deferred {
     lines: ProcessMutex<Lines>,
-    /// Unlike that of any other domain that there ever was. A line remembers whose work came last
-    /// ([`Waiting`](super::Waiting)), so the number of a domain that has ended must not become another's.
-    /// `None` once all numbers are used up; such a domain defers nothing.
+    /// Unique among all domains of the process, past ones included. A counter's line remembers the owner of the work that was
+    /// queued last ([`Waiting`](super::Waiting)), so the number of a domain that has ended must not be reused. `None` once all
+    /// numbers are used up; such a domain defers nothing.
     number: Option<NonZeroU32>,
 }
 
@@ -162,11 +163,11 @@ impl Default for Deferred {
     }
 }
 
-/// A domain that ends takes its work back: a counter whose line holds its own handle would stay for ever.
+/// A domain that ends cancels its work: otherwise a counter whose line holds a handle to that same counter would stay forever.
 impl Drop for Deferred {
     fn drop(&mut self) {
         if !self.lines.is_here() {
-            return; // The work is the parent's.
+            return; // The work belongs to the parent.
         }
         let lines = std::mem::take(self.lines.get_mut());
         if let Some(number) = self.number {
@@ -175,7 +176,7 @@ impl Drop for Deferred {
     }
 }
 
-/// Takes back what waits for these counters on behalf of this owner; returns how much.
+/// Cancels this owner's work that waits for these counters; returns how much there was.
 fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
     let mut count = 0;
     for counter in counters {
@@ -188,15 +189,15 @@ fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
 
 impl Domain {
     /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
-    /// progress by themselves from now on. Reading and waiting for the counter that counts its end drives its endpoint, too. Nothing is told of its success but to its counter, unless the operation's flags ask for
-    /// a completion; its failure is also told to the endpoint's completion queue. What waits still when the domain ends (with its last
-    /// handle and endpoint) is taken back.
+    /// progress by themselves from now on. Reading and waiting for the counter that counts its end drives its endpoint, too. Its
+    /// success is reported only to that counter, unless the operation's flags request a completion; its failure is also reported to
+    /// the endpoint's completion queue. Work that still waits when the domain ends (with its last handle and endpoint) is canceled.
     ///
     /// # Errors
-    /// As [`WorkError`] says; then nothing was queued.
+    /// See [`WorkError`]. Nothing was queued then.
     ///
     /// # Safety
-    /// As for posting the operation, from now until it has ended or was taken back.
+    /// The requirements for posting the operation hold from now until it has ended or was canceled.
     pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
         let mut id = None;
         // SAFETY: promised by the caller.
@@ -204,19 +205,20 @@ impl Domain {
         Ok(id.expect("the work was named"))
     }
 
-    /// As [`queue_work`](Self::queue_work), but `named` is called with the number before the work can begin: whoever learns of the work's
-    /// end may free the memory in which the number is kept (DWQ-019). It must not use the triggering counter, nor whatever looks at all counters
-    /// ([`flush_work`](Self::flush_work) without one): the counter's line is locked meanwhile.
+    /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin: a thread that observes the
+    /// work's end may free the memory in which the id is kept (DWQ-019). `named` must not use the triggering counter, nor call a
+    /// function that looks at all counters ([`flush_work`](Self::flush_work) without one): the counter's line is locked meanwhile.
     ///
     /// # Errors
-    /// As of [`queue_work`](Self::queue_work).
+    /// Those of [`queue_work`](Self::queue_work).
     ///
     /// # Safety
-    /// As of [`queue_work`](Self::queue_work).
+    /// As for [`queue_work`](Self::queue_work).
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         self.check_process()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // What is refused leaves everything as it was: nobody makes progress by himself because of it.
+        // The operation is checked before anything is automated: an endpoint does not start to progress by itself because of work
+        // that is refused.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
@@ -241,7 +243,7 @@ impl Domain {
             id = Some(name);
             named(name);
         })?;
-        // An endpoint that was closed meanwhile may have looked before the work was in line.
+        // An endpoint that was closed meanwhile may have looked for its work before this work was in line.
         if let (Some(endpoint), Some(id)) = (user, id)
             && endpoint.is_closed()
         {
@@ -250,16 +252,17 @@ impl Domain {
         Ok(())
     }
 
-    /// A variable that nobody has written, for one operation ([`post_when_written`](SharedEndpoint::post_when_written)).
+    /// A variable that has not been written, for one operation ([`post_when_written`](SharedEndpoint::post_when_written)).
     #[must_use]
     pub fn variable(&self) -> Variable {
         Variables::take(&self.inner.variables)
     }
 
-    /// As [`variable`](Self::variable), for programs and streams of this device, which find it at [`Variable::device_address`].
+    /// Like [`variable`](Self::variable), but for programs and streams of this device, which find it at
+    /// [`Variable::device_address`].
     ///
     /// # Errors
-    /// What the device's driver says.
+    /// The error of the device's driver.
     pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
         if !self.inner.is_here() {
             let what = "the domain belongs to the process that this one is a fork of".to_owned();
@@ -268,19 +271,19 @@ impl Domain {
         Variables::take_mapped(&self.inner.variables, device.driver())
     }
 
-    /// Adds `count` to a counter once another has counted so many successes and errors. The other counter's endpoints make progress by
-    /// themselves from now on.
+    /// Adds `count` to a counter once another has counted this many successes and errors. The other counter's endpoints make
+    /// progress by themselves from now on.
     ///
     /// # Errors
-    /// If there is no thread for that.
+    /// If the system cannot start a thread for that.
     pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.defer_change(Due::Add(to.clone(), count), when)
     }
 
-    /// As [`defer_add`](Self::defer_add), but sets the counter's value.
+    /// Like [`defer_add`](Self::defer_add), but sets the counter's value.
     ///
     /// # Errors
-    /// As of [`defer_add`](Self::defer_add).
+    /// Those of [`defer_add`](Self::defer_add).
     pub fn defer_set(&self, to: &Counter, value: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.defer_change(Due::Set(to.clone(), value), when)
     }
@@ -295,13 +298,13 @@ impl Domain {
 
     fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         let owner = self.owner().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
-        // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
+        // Under the lock, so that a flush finds all work that was queued before, and the counter that it waits for.
         let mut lines = self.inner.deferred.lines.lock().ok_or(PostError::Forked)?;
         let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
             if !known {
                 lines.add(counter);
             }
-            // Whoever is told may queue other work.
+            // Unlocked before the call, because `named` may queue other work.
             drop(lines);
             named(WorkId { counter: counter.place_in_memory(), ticket });
         });
@@ -311,17 +314,17 @@ impl Domain {
         Ok(())
     }
 
-    /// Refuses a forked child: the work would be its parent's.
+    /// Refuses in a forked child: the work would belong to its parent.
     fn check_process(&self) -> Result<(), PostError> {
         if self.inner.is_here() { Ok(()) } else { Err(PostError::Forked) }
     }
 
-    /// What this domain's work is marked with.
+    /// The number that marks this domain's work.
     fn owner(&self) -> Option<NonZeroU32> {
         self.inner.deferred.number
     }
 
-    /// Takes queued work back (FI_CANCEL_WORK): it never begins. False if it has begun, or was taken back already.
+    /// Cancels queued work (FI_CANCEL_WORK), which then never begins. Returns false if it has begun, or was canceled already.
     pub fn cancel_work(&self, work: &WorkId) -> bool {
         let counter = self.inner.deferred.lines.lock().and_then(|lines| lines.at(work.counter));
         let Some(counter) = counter else { return false };
@@ -332,7 +335,7 @@ impl Domain {
         })
     }
 
-    /// Takes back all work of this domain that waits for this counter, or for any (FI_FLUSH_WORK); returns how much.
+    /// Cancels all work of this domain that waits for this counter, or for any (FI_FLUSH_WORK); returns how much there was.
     pub fn flush_work(&self, counter: Option<&Counter>) -> usize {
         let counters = match counter {
             Some(counter) => vec![counter.clone()],

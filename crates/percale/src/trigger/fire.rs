@@ -1,11 +1,11 @@
-//! Firing: what a counter's increment sets off.
+//! Firing: begins the work that a counter's increment makes due.
 //!
-//! Counting in one counter may fire work that counts in another, and so on along a chain of any length. So firing is no recursion: the
-//! first call in a thread works off a list of [`Job`]s, and those inside it only add to the list.
+//! Counting in one counter may fire work that counts in another, and so on along a chain of any length. So firing is not recursive:
+//! the first call in a thread processes a list of [`Job`]s, and nested calls only add to the list.
 //!
-//! Nothing is slept over: whoever puts work in line publishes its threshold and then looks at the values; whoever counts
-//! publishes the value and then looks at the thresholds. Both in sequentially consistent order, so one of them sees the
-//! other (the loom model of [`Gate`](super::gate::Gate) runs it through every order).
+//! No work is missed: a thread that queues work publishes its threshold and then looks at the values; a thread that counts
+//! publishes the value and then looks at the thresholds. Both use sequentially consistent order, so one of them sees the other (the
+//! loom model of [`Gate`](super::gate::Gate) checks every order).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -28,17 +28,17 @@ enum Job<'a> {
     Wake(Arc<Submissions>),
 }
 
-/// What a thread is doing. It has no destructor, for a thread counts in what it drops last, too: then it must not fire inside of a line
-/// that it works off. [`Ending`] frees the memory instead.
+/// The jobs of a thread. They have no destructor, because a thread may also count in what it drops last: then it must not fire
+/// inside of a line that it processes. [`Ending`] frees the memory instead.
 struct Jobs {
-    /// Somebody further up in this thread works the list off.
+    /// A call further up in this thread's stack processes the list.
     busy: bool,
     list: ManuallyDrop<VecDeque<Job<'static>>>,
-    /// The thread ends: who has worked the list off frees it.
+    /// The thread is ending: the call that has processed the list frees it.
     ending: bool,
 }
 
-/// Frees the memory of a thread's list when that ends.
+/// Frees the memory of a thread's list when the thread ends.
 struct Ending;
 
 impl Drop for Ending {
@@ -52,7 +52,7 @@ thread_local! {
     static JOBS: RefCell<Jobs> =
         const { RefCell::new(Jobs { busy: false, list: ManuallyDrop::new(VecDeque::new()), ending: false }) };
     static ENDING: Ending = const { Ending };
-    /// What is being dropped further up in this thread, and what is to be dropped next. No destructor either: it holds nothing in between.
+    /// The work that a call further up in this thread's stack still has to drop. No destructor here either: it is empty in between.
     static DROPPING: RefCell<ManuallyDrop<Option<Vec<Due>>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
@@ -66,8 +66,8 @@ fn free_list() {
     });
 }
 
-/// Takes back what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
-/// along a chain of any length: no recursion either.
+/// Cancels the work that waited for a counter that is gone. The work may hold the last handle of another counter, for which more
+/// work waits, and so on along a chain of any length: so this is not recursive either.
 pub(super) fn drop_all(mut dues: Vec<Due>) {
     let ours = DROPPING.with(|list| match &mut **list.borrow_mut() {
         Some(list) => {
@@ -88,7 +88,8 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
     }
 }
 
-/// Whoever drops; if a panic ends that, what is left is dropped with its counters, and the next call begins anew.
+/// Held by the call that drops the work. If a panic ends that call, the rest is dropped with its counters, and the next call starts
+/// over.
 struct Dropping;
 
 impl Drop for Dropping {
@@ -98,8 +99,8 @@ impl Drop for Dropping {
     }
 }
 
-/// What will not begin ends so, for whoever waits for its end: the owner of a buffer, and who posted it to complete as any other. Of
-/// deferred work only the counters tell, and they do not.
+/// Ends work that will not begin, for those that wait for its end: the owner of a buffer, and the caller that posted it to complete
+/// like any other operation. Only counters report the end of deferred work, and they do not count canceled work.
 pub(super) fn taken_back(due: Due) {
     if let Due::Transfer(endpoint, mut transfer) = due
         && (transfer.notify == Notify::Operation || !transfer.quiet)
@@ -109,7 +110,7 @@ pub(super) fn taken_back(due: Due) {
     }
 }
 
-/// Whoever works the list off; if a panic ends that, the next call begins anew.
+/// Held by the call that processes the list. If a panic ends that call, the next call starts over.
 struct Working;
 
 impl Drop for Working {
@@ -124,7 +125,7 @@ pub(crate) fn fire(counter: &Counter) {
     run(Job::Counter(Cow::Borrowed(counter)));
 }
 
-/// Lets an endpoint begin what was put in its list.
+/// Makes an endpoint begin the operations in its list.
 pub(crate) fn kick(submissions: &Arc<Submissions>) {
     run(Job::Kick(Arc::clone(submissions)));
 }
@@ -157,7 +158,7 @@ fn run(job: Job<'_>) {
         jobs.ending
     });
     let Some(first) = job else {
-        ENDING.try_with(|_| ()).ok(); // From now on there is something to free.
+        ENDING.try_with(|_| ()).ok(); // The list has memory from now on, which `ENDING` frees.
         return;
     };
     let _working = Working;
@@ -170,8 +171,9 @@ fn run(job: Job<'_>) {
     }
 }
 
-/// Endpoints that operations began in while a counter's line was locked. If one is closed meanwhile, its memory goes with the last of these,
-/// and with it what its operations own, counters and their lines perhaps; so they are let go of when no line is locked.
+/// Endpoints in which operations began while a counter's line was locked. If an endpoint is closed meanwhile, the last of these
+/// handles frees its memory, and with it what its operations own, perhaps counters and their lines; so the handles are dropped when
+/// no line is locked.
 #[derive(Default)]
 struct Entered {
     first: Option<Helper>,
@@ -190,12 +192,12 @@ impl Entered {
 }
 
 /// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: an operation begins at once only if
-/// nobody need be waited for, and no task is woken here.
+/// that does not wait for another thread, and no task is woken here.
 fn begin_due(counter: &Counter) {
     let mut entered = Entered::default();
     let mut last: Option<Arc<Submissions>> = None;
     counter.each_due(|due| match due {
-        // Their own thresholds are looked at when this counter's line is done with.
+        // The thresholds of the other counters are checked when this counter's line has been processed.
         Due::Add(other, count) => other.add(count),
         Due::Set(other, value) => other.set(value),
         Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer, |handle| entered.keep(handle)) {

@@ -1,13 +1,15 @@
-//! A counter's two values, and the least threshold that anything waits for.
+//! A counter's two values, and the lowest threshold that work waits for.
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
-/// The two values of a counter and the lowest threshold that work waits for. All accesses are sequentially consistent: who counts and who puts work in line cannot miss each other.
+/// The two values of a counter and the lowest threshold that work waits for. All accesses are sequentially consistent: a thread
+/// that counts and one that queues work cannot miss each other.
 #[derive(Debug)]
 pub(crate) struct Gate {
     value: AtomicU64,
     errors: AtomicU64,
-    /// Nothing waits for less; `u64::MAX` also if nothing waits: a counter that has reached that looks in vain.
+    /// No work waits for a lower threshold; `u64::MAX` also if no work waits: a counter that has reached that value looks without
+    /// result.
     next: AtomicU64,
 }
 
@@ -30,39 +32,39 @@ impl Gate {
         self.errors.load(Ordering::SeqCst)
     }
 
-    /// Adds to the successes; says whether something may be due.
+    /// Adds to the successes; returns whether work may be due.
     #[inline]
     pub(crate) fn add(&self, count: u64) -> bool {
         self.value.fetch_add(count, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Adds to the failures; says whether something may be due.
+    /// Adds to the failures; returns whether work may be due.
     #[inline]
     pub(crate) fn add_error(&self, count: u64) -> bool {
         self.errors.fetch_add(count, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Sets the successes; says whether something may be due.
+    /// Sets the successes; returns whether work may be due.
     pub(crate) fn set(&self, value: u64) -> bool {
         self.value.store(value, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Sets the failures; says whether something may be due.
+    /// Sets the failures; returns whether work may be due.
     pub(crate) fn set_error(&self, value: u64) -> bool {
         self.errors.store(value, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Something waits, for no less than this. Says whether it may be due.
+    /// Sets the lowest threshold that work waits for; returns whether work may be due.
     pub(crate) fn waits_for(&self, next: u64) -> bool {
         self.next.store(next, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Whether the least threshold may be reached. It is looked at first: mostly nothing waits.
+    /// Whether the lowest threshold may be reached. The threshold is loaded first: mostly no work waits.
     #[inline]
     fn is_due(&self) -> bool {
         loom_fence();
@@ -80,7 +82,7 @@ mod model {
 
     type Line = Mutex<(Vec<u64>, u32)>;
 
-    /// Takes what is due out of the line, and counts it.
+    /// Takes the work that is due out of the line, and counts it.
     fn fire(gate: &Gate, line: &Line) {
         let mut line = line.lock().unwrap();
         let reached = gate.value() + gate.errors();
@@ -90,8 +92,8 @@ mod model {
         gate.waits_for(line.0.iter().copied().min().unwrap_or(u64::MAX));
     }
 
-    /// One thread puts work in line while another counts; whoever is told that something is due takes what is. It is taken
-    /// exactly once.
+    /// One thread queues work while another counts; a thread that finds that work may be due takes it. The work is taken exactly
+    /// once.
     #[test]
     fn loom_trig_007_what_waits_is_never_slept_over() {
         for fails in [false, true] {

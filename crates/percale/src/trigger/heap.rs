@@ -1,36 +1,38 @@
 //! An ordered queue for thresholds: a radix heap whose small buckets are sorted.
 //!
-//! What waits for a counter leaves in the order of thresholds, and counters mostly rise: no threshold that comes lies below
-//! one that has left. For that case a radix heap needs few comparisons: an item lies in the bucket that is named by the
-//! highest bit in which its threshold differs from [`floor`](Heap::floor). When all before it have left, the lowest bucket is
-//! dealt out anew over those below it; so an item moves down at most 64 times, mostly a few, each move is one of many in a
-//! row, and pushing is one store (R. Ahuja et al., "Faster algorithms for the shortest path problem", 1990, section 4).
-//! A bucket of a few items is sorted instead, into the `front`, from which items leave. One of many that came in order, as thresholds
-//! mostly do, becomes the `run` as it is, from which items leave too.
+//! Work that waits for a counter leaves in the order of thresholds, and counters mostly rise: no new threshold lies below one that
+//! has left. For that case a radix heap needs few comparisons: an item lies in the bucket that is named by the highest bit in which
+//! its threshold differs from [`floor`](Heap::floor). When all items before it have left, the lowest bucket is distributed over
+//! those below it; so an item moves down at most 64 times, mostly a few, each move is one of many in a row, and pushing is one
+//! store (R. Ahuja et al., "Faster algorithms for the shortest path problem", 1990, section 4). A bucket of a few items is sorted
+//! instead, into the `front`, from which items leave. A bucket of many items that came in order, as thresholds mostly do, becomes
+//! the `run` unchanged, from which items leave too.
 //!
-//! What comes at or below the floor waits apart, in a binary heap: work whose condition holds already, which leaves at once, and
+//! Items at or below the floor wait separately, in a binary heap: work whose condition holds already, which leaves at once, and
 //! thresholds of a counter that was set back.
 //!
-//! Equal thresholds stay in order. In the buckets they are always in one bucket, and dealing and sorting keep its order; what is in the
-//! front or in the run came before its equals in the buckets, and before those at the floor that wait apart; between those two, stamps tell.
+//! Equal thresholds stay in order. In the buckets they are always in one bucket, and distributing and sorting keep its order; items
+//! in the front or in the run came before their equals in the buckets, and before those at the floor that wait separately; stamps
+//! decide between those two.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bucket n has what differs from the floor in bit n first.
+/// Bucket n holds the items that differ from the floor in bit n first.
 const BUCKETS: usize = u64::BITS as usize;
-/// A bucket of so many items is sorted.
+/// A bucket of at most this many items is sorted.
 const FEW: usize = if cfg!(test) { 8 } else { 256 };
 
-/// So many leave the run between being told of and leaving.
+/// The number of items that leave the run between the announcement of an item (`soon`) and its leaving.
 const AHEAD: usize = 8;
 
-/// What is ordered: an item's threshold and how the owner finds it.
+/// An item of the heap: a threshold and how the owner finds its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
-    /// Which came first, of two between which fewer than 2^31 came. (Of more only those with equal thresholds may change places.)
+    /// The order of insertion, of two items between which fewer than 2^31 came. (With more, only those with equal thresholds may
+    /// change places.)
     pub(crate) stamp: u32,
 }
 
@@ -44,7 +46,7 @@ impl Item {
 #[derive(Debug, Default)]
 struct Line {
     items: Vec<Item>,
-    /// So many have left.
+    /// How many have left.
     taken: usize,
 }
 
@@ -58,7 +60,7 @@ impl Line {
         self.items.get(self.taken)
     }
 
-    /// The first leaves, which is known to be there.
+    /// Takes `first`, which the caller knows to be the first item.
     #[inline]
     fn take(&mut self, first: Item) -> Item {
         self.taken += 1;
@@ -69,7 +71,7 @@ impl Line {
         first
     }
 
-    /// Forgets those that have left.
+    /// Removes the items that have left.
     fn tidy(&mut self) -> &mut Vec<Item> {
         self.items.drain(..std::mem::take(&mut self.taken));
         &mut self.items
@@ -79,16 +81,16 @@ impl Line {
 /// A radix heap of items ordered by threshold.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// All in the front, in the run and in the buckets lie above it, or at it.
+    /// All items in the front, in the run and in the buckets lie above the floor, or at it.
     floor: u64,
     front: Line,
     run: Line,
     /// The buckets that are not empty, a bit each.
     filled: u64,
     buckets: [Bucket; BUCKETS],
-    /// What lies at the floor or below, by threshold and by the order in which it came.
+    /// The items at the floor or below, by threshold and by the order in which they came.
     below: BinaryHeap<Reverse<(u64, u64, Item)>>,
-    /// Items that came to `below`.
+    /// The number of items that came to `below`.
     came: u64,
     len: usize,
 }
@@ -96,9 +98,9 @@ pub(crate) struct Heap {
 #[derive(Debug)]
 struct Bucket {
     items: Vec<Item>,
-    /// Of its items; of no meaning if there are none.
+    /// The least threshold of its items; without a meaning if there are none.
     least: u64,
-    /// Whether they came in order.
+    /// Whether the items came in order.
     sorted: bool,
 }
 
@@ -118,12 +120,12 @@ impl Default for Heap {
 }
 
 impl Heap {
-    /// Items.
+    /// The number of items.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds an item behind those of its threshold.
+    /// Adds an item, after those with the same threshold.
     pub(crate) fn push(&mut self, item: Item) {
         if self.len == 0 {
             self.floor = 0;
@@ -143,7 +145,7 @@ impl Heap {
         self.len += 1;
     }
 
-    /// Whether an item may go to the end of the front: it is above the floor, and so are few others, none of them above it.
+    /// Whether an item may go to the end of the front: it is above the floor, and the front holds few items, none of them above it.
     #[inline]
     fn is_last(&self, threshold: u64) -> bool {
         threshold > self.floor
@@ -169,8 +171,8 @@ impl Heap {
         bucket.items.push(item);
     }
 
-    /// Empties the lowest bucket, over those below it or into the front or the run. What is in the front already lies above its least
-    /// item, and came before its equals.
+    /// Empties the lowest bucket, over those below it or into the front or the run. Items that are in the front already lie above
+    /// the bucket's least item, and came before their equals in it.
     fn deal(&mut self, soon: impl Fn(u32)) {
         let from = self.filled.trailing_zeros() as usize;
         let bucket = &mut self.buckets[from];
@@ -197,7 +199,7 @@ impl Heap {
             if item.threshold == self.floor { first.push(item) } else { self.put(item) }
         }
         self.front.tidy().splice(..0, first);
-        self.buckets[from].items = items; // Its memory serves again.
+        self.buckets[from].items = items; // Its memory is reused.
     }
 
     /// The least threshold in the buckets.
@@ -234,7 +236,8 @@ impl Heap {
         }
     }
 
-    /// Takes the first item, if its threshold is at most `reached`. Others that will leave before long are told to `soon`, by their slots.
+    /// Takes the first item, if its threshold is at most `reached`. Passes `soon` the slots of other items that will leave before
+    /// long.
     #[inline]
     pub(crate) fn pop(&mut self, reached: u64, soon: impl Fn(u32)) -> Option<Item> {
         let least = self.next().filter(|least| *least <= reached)?;
@@ -254,7 +257,7 @@ impl Heap {
                 }
                 _ => {}
             }
-            // What waits apart lies at the floor at most, so below the buckets.
+            // The items in `below` lie at the floor at most, so below the buckets.
             if let Some(Reverse((.., item))) = self.below.pop() {
                 return Some(item);
             }
@@ -291,13 +294,13 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64),
-        /// So many, each above the one before by so much.
+        /// A number of pushes, each above the one before by the same step.
         PushUpward(u64, u8, u64),
-        /// Raises what is reached, and pops.
+        /// Raises the reached value, and pops.
         Pop(u64),
-        /// Sets what is reached, back perhaps.
+        /// Sets the reached value, perhaps back.
         Set(u64),
-        /// Removes what has this remainder by 5.
+        /// Removes the items with this remainder by 5.
         Remove(u32),
     }
 
@@ -321,7 +324,7 @@ mod tests {
             let mut heap = Heap::default();
             let mut model = BTreeMap::new();
             let mut reached = 0_u64;
-            const FIRST: u32 = u32::MAX - 1000; // Stamps go round.
+            const FIRST: u32 = u32::MAX - 1000; // Stamps wrap around.
             let mut number = FIRST;
             for step in steps {
                 match step {

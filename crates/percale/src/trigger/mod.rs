@@ -1,10 +1,10 @@
 //! Operations that begin by themselves when a counter has reached a threshold (fi_trigger(3)).
 //!
-//! * **Triggered operations** ([`Endpoint::post_when`](crate::Endpoint::post_when), `when` of the safe requests) wait for so many *successes*. They complete as
-//!   any operation does.
-//! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for so many successes *and errors*, and
-//!   when it has ended, it counts in a counter of its own. So work can wait for work, and a chain of it runs with no further call:
-//!   endpoints that it needs make progress by themselves from then on (those that threads share).
+//! * **Triggered operations** ([`Endpoint::post_when`](crate::Endpoint::post_when), `when` of the safe requests) wait for a number
+//!   of *successes*. They complete like any other operation.
+//! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for a number of
+//!   successes *and errors*, and when it has ended, it counts in a counter of its own. So work can wait for work, and a chain of it
+//!   runs with no further call: the endpoints that it needs make progress by themselves from then on (those that threads share).
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,16 +20,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * **Operations that a device sets off** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written), `when_written` of the safe
-//!   requests) wait for a [`Variable`] to be written, by a store of a device or of any thread: no call is made.
+//! * **Operations that a device begins** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written), `when_written` of
+//!   the safe requests) wait for a [`Variable`] to be written, by a store of a device or of any thread: no call is made.
 //!
-//! What waits for a counter begins in the order of thresholds, and of submission where those are equal, however far the counter
-//! jumps. A condition that holds already begins it at once. Counting begins it in the thread that counts, before that call
+//! Work that waits for a counter begins in the order of thresholds, and of submission where those are equal, however far the
+//! counter jumps. If its condition holds already, it begins at once. Counting begins it in the thread that counts, before that call
 //! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
 //!
-//! * `gate`, `heap`, `waiting`: a counter's line; `fire`: working it off; `submissions`: the way to the endpoint
-//! * `face`: queueing and taking back
-//! * `variable`, `watched`: what devices write, and who looks
+//! * `gate`, `heap`, `waiting`: a counter's line; `fire`: processing it; `submissions`: the way to the endpoint
+//! * `face`: queueing and canceling
+//! * `variable`, `watched`: the variables that devices write, and the operations that wait for them
 
 mod face;
 mod fire;

@@ -1,10 +1,14 @@
 //! Operations that are due, on their way to the endpoint that begins them.
 //!
-//! Whoever counts may be any thread, or the very endpoint in the middle of something. So what is due is put in the endpoint's list
-//! and the endpoint is *kicked*: if nobody is in it, the kicker begins the operations at once; if it is the one that counts, its
-//! next progress does; if another thread is in it, that one may have looked already, and the bell makes somebody look again. An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
+//! A counter can be incremented by any thread, or by the very endpoint in the middle of a call. So an operation that is due is put
+//! in the endpoint's list and the endpoint is *kicked*:
+//! * If no thread is in the endpoint, the kicking thread begins the operations at once.
+//! * If the endpoint is the one that counts, its next progress begins them.
+//! * If another thread is in the endpoint, that thread may have looked already, and the bell makes a thread look again.
 //!
-//! Locks: the list's is taken last and never held while anything else is called.
+//! An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
+//!
+//! Locks: the list's lock is taken last and never held while anything else is called.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,15 +33,15 @@ use crate::transport::shm::Bell;
 pub enum Operation {
     /// Sends a message.
     Send(SendWork),
-    /// Receives one; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
+    /// Receives a message; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
     Receive(ReceiveWork),
     /// Reads a peer's memory.
     Read(RmaWork),
-    /// Writes it.
+    /// Writes a peer's memory.
     Write(RmaWork),
-    /// Changes it.
+    /// Changes a peer's memory atomically.
     Atomic(AtomicWork),
-    /// What a group does.
+    /// A collective operation of a group.
     Collective(CollectiveWork),
 }
 
@@ -55,17 +59,17 @@ impl Constant for Operation {
 /// An operation that waits, or is due.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    /// What is done.
+    /// The operation, with its memory.
     pub(crate) operation: Posted<Operation>,
-    /// Who learns of its end, besides `counting`.
+    /// What is notified of its end, besides `counting`.
     pub(crate) notify: Notify,
-    /// Counts its end; endpoints' counters do not.
+    /// Counts its end, instead of the endpoint's counters.
     pub(crate) counting: Option<Counter>,
     /// Deferred work: only `counting` counts it.
     pub(crate) quiet: bool,
-    /// It was taken back: its end is told, and that is all.
+    /// Whether it was canceled: then only its end is reported.
     pub(crate) canceled: bool,
-    /// Where its memory is, if some of it is a device's.
+    /// The location of its memory, if some of it is a device's.
     pub(crate) located: Option<Box<Located>>,
 }
 
@@ -89,7 +93,7 @@ impl Transfer {
     }
 }
 
-/// What is due in one endpoint.
+/// The operations that are due in one endpoint.
 #[derive(Debug)]
 pub(crate) struct Submissions {
     any: AtomicBool,
@@ -102,35 +106,36 @@ pub(crate) struct Submissions {
 #[derive(Debug, Default)]
 struct List {
     due: VecDeque<Box<Transfer>>,
-    /// The endpoint is closed, and reported to these queues, of sends and of receives, or to its own. What becomes due nevertheless ends
-    /// as cancelled ([`Submissions::end_late`]).
+    /// Set when the endpoint is closed: the queues, for sends and for receives, that it reported to (`None`: its own queue).
+    /// Operations that become due nevertheless end as canceled ([`Submissions::end_late`]).
     closed: Option<[Option<CompletionQueue>; 2]>,
 }
 
 thread_local! {
-    /// The endpoint, by the address of its submissions, for which this thread does nothing but make progress: it looks again anyway.
+    /// The endpoint, by the address of its submissions, for which this thread does nothing but make progress: it looks again
+    /// anyway.
     static PROGRESSING: Cell<usize> = const { Cell::new(0) };
     /// The endpoint that is counting in this thread, by the address of its submissions: it looks at them afterwards.
     static COUNTING: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Submissions {
-    /// Of an endpoint with this bell.
+    /// Creates the submissions of an endpoint with this bell.
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
         Self { any: AtomicBool::new(false), list: Mutex::default(), bell, endpoint: OnceLock::new() }
     }
 
-    /// Whether some endpoint is counting in this thread: it is not to be entered again, by a task that is woken, say.
+    /// Whether some endpoint is counting in this thread: it must not be entered again, for example by a task that is woken.
     pub(crate) fn is_counting() -> bool {
         COUNTING.get() != 0
     }
 
-    /// This thread makes progress on the endpoint, until it ends.
+    /// Marks this thread as the endpoint's progress thread, until the thread ends.
     pub(crate) fn progressing(&self) {
         PROGRESSING.set(self.place());
     }
 
-    /// Threads share the endpoint.
+    /// Notes that threads share the endpoint.
     pub(crate) fn share(&self, endpoint: WeakShared) {
         self.endpoint.get_or_init(|| endpoint);
     }
@@ -146,7 +151,7 @@ impl Submissions {
     /// Runs `f`, in which the endpoint itself counts.
     #[inline]
     pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
-        /// Also if `f` panics: a mark that stayed would swallow kicks.
+        /// Restores the mark also if `f` panics: a mark that stayed would swallow kicks.
         struct Before(usize);
         impl Drop for Before {
             fn drop(&mut self) {
@@ -157,7 +162,7 @@ impl Submissions {
         f()
     }
 
-    /// Adds what is due; if the endpoint is closed that ends at once.
+    /// Adds an operation that is due; if the endpoint is closed, the operation ends at once.
     pub(super) fn push(&self, transfer: Box<Transfer>) {
         let mut list = self.lock();
         if list.closed.is_some() {
@@ -167,12 +172,13 @@ impl Submissions {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Ends what comes when the endpoint is closed: deferred work, and what waited for a counter whose last handle is being dropped, for it
-    /// was nowhere when the endpoint ended all that it knew of. None of it has reserved room.
+    /// Ends an operation that comes after the endpoint was closed: deferred work, or an operation that waited for a counter whose
+    /// last handle is being dropped, which was on no list when the endpoint ended all operations that it knew of. None of them has
+    /// reserved room.
     #[cold]
     fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
         if transfer.notify == Notify::Operation {
-            drop(list); // What the transfer owns may be the last handle of a counter, which comes here.
+            drop(list); // The transfer may own the last handle of a counter, whose drop comes here.
             return; // Closing ended it for its handle, or is about to.
         }
         let operation = *transfer.operation.work();
@@ -182,7 +188,8 @@ impl Submissions {
             let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("the endpoint was closed");
             queue.update(|ring| ring.push_error_event(error));
         } else if self.endpoint.get().is_some_and(WeakShared::is_alive) {
-            // Its own queue can still be read: it is reported there as soon as nobody is in the endpoint, or by the next reader.
+            // The endpoint's own queue can still be read: the end is reported there as soon as no thread is in the endpoint, or by
+            // the next reader.
             transfer.canceled = true;
             list.due.push_back(transfer);
             self.any.store(true, Ordering::SeqCst);
@@ -191,8 +198,8 @@ impl Submissions {
         }
     }
 
-    /// Begins an operation, behind those that are due, if threads share the endpoint and nobody is in it; else gives it back. Wakes no
-    /// task, but says whether some are to be [woken](Self::wake). `keep` gets the handle that was used.
+    /// Begins an operation, behind those that are due, if threads share the endpoint and no thread is in it; otherwise returns the
+    /// operation. Wakes no task, but returns whether some have to be [woken](Self::wake). `keep` gets the handle that was used.
     pub(super) fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
         let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
         let begun = endpoint.try_begin(transfer);
@@ -200,7 +207,7 @@ impl Submissions {
         begun
     }
 
-    /// Wakes the tasks whose operations have ended, unless somebody is in the endpoint, who does.
+    /// Wakes the tasks whose operations have ended. If a thread is in the endpoint, that thread does it instead.
     pub(super) fn wake(&self) {
         if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
             endpoint.begin_due();
@@ -213,20 +220,20 @@ impl Submissions {
         super::fire::kick(this);
     }
 
-    /// Sees to it that somebody begins what is due.
+    /// Makes sure that a thread begins what is due.
     pub(super) fn kick(&self) {
         if !self.any() {
             return;
         }
         if COUNTING.get() == self.place() {
-            // Its next progress begins it. Whoever makes that may be asleep, but for this thread, if it does nothing else. (A progress
-            // thread of another endpoint may be here, in a waker.)
+            // The endpoint's next progress begins it. The thread that makes that progress may be asleep, unless it is this thread
+            // and does nothing else. (A progress thread of another endpoint may be here, in a waker.)
             if PROGRESSING.get() != self.place() {
                 self.bell.wake();
             }
             return;
         }
-        // Also in one that is closed: that ends what came late.
+        // A closed endpoint is entered, too: that ends what came late.
         let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
         let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
         if !begun {
@@ -251,7 +258,7 @@ impl Submissions {
         }
     }
 
-    /// The endpoint closes, which reports to these queues; returns what it will not begin.
+    /// Marks the endpoint as closed, with the queues that it reports to; returns the operations that it will not begin.
     pub(crate) fn close(&self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
         let mut list = self.lock();
         list.closed = Some(queues);

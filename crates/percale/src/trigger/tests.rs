@@ -157,9 +157,9 @@ fn queueing_and_taking_back_for_ever_takes_no_memory() {
 fn dwq_022_a_domain_that_ends_takes_its_work_back() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
-    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds the counter's own handle.
+    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle of the same counter.
     domain.defer_add(&trigger, 1, (&other, 1)).unwrap();
-    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // And each the other's.
+    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // And each line holds a handle of the other.
     let weak = [trigger.downgrade(), other.downgrade()];
     drop(domain);
     assert!(!trigger.has_work() && !other.has_work());
@@ -194,7 +194,7 @@ thread_local! {
     static LAST_MADE: Last = const { Last(std::cell::RefCell::new(Vec::new())) };
 }
 
-/// What a thread drops last counts too, before and after anything of ours is gone from it.
+/// Destructors that run last in a thread count too, before and after the library's thread-local data is gone.
 #[test]
 fn dwq_020_a_thread_that_ends_counts() {
     let domain = domain();
@@ -219,7 +219,7 @@ fn dwq_020_a_thread_that_ends_counts() {
     assert_eq!(end.value(), 3);
 }
 
-/// Who is told of the work's number may queue other work, take it back and look at other counters' (DWQ-019).
+/// The function that gets the work's id may queue other work, cancel it and look at other counters' work (DWQ-019).
 #[test]
 fn dwq_019_who_learns_the_number_may_queue_work() {
     let (domain, end) = (domain(), Counter::new());
@@ -239,11 +239,11 @@ fn dwq_019_who_learns_the_number_may_queue_work() {
     assert_eq!(end.value(), 1001);
 }
 
-/// A line remembers whose work came last, also when that domain is gone.
+/// A line remembers the owner of the work that came last, also when that domain is gone.
 #[test]
 fn dwq_012_work_of_a_domain_is_taken_back_though_another_ended_before() {
     let [trigger, count] = [Counter::new(), Counter::new()];
-    // Something waits all the time.
+    // Some work waits all the time.
     let keeping = domain();
     keeping.defer_add(&count, 1000, (&trigger, u64::MAX - 1)).unwrap();
     for round in 0..50 {
@@ -265,7 +265,7 @@ fn dwq_012_work_of_a_domain_is_taken_back_though_another_ended_before() {
 }
 
 proptest::proptest! {
-    /// What waits for successes and what waits for successes and errors are in one line.
+    /// Work that waits for successes and work that waits for successes and errors are in one line.
     #[test]
     fn trig_009_both_conditions_begin_by_threshold_and_then_in_order(
         steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
@@ -293,7 +293,7 @@ proptest::proptest! {
                 let first = model.iter().position(is_due).map(|at| model.remove(at).1);
                 proptest::prop_assert_eq!(Some(begun), first);
                 if step % 2 == 0 {
-                    break; // Others come in between.
+                    break; // Other calls come in between.
                 }
             }
         }
@@ -312,7 +312,7 @@ impl Wake for Closes {
     fn wake_by_ref(self: &Arc<Self>) {}
 }
 
-/// An endpoint that is closed while the last handle of a counter is being dropped, for which what is posted here waits.
+/// Closes an endpoint while the last handle of a counter is being dropped, for which the operations posted here wait.
 fn closed_in_the_drop(
     queue: Option<&CompletionQueue>,
     post: impl FnOnce(&'static SharedEndpoint, &Counter),
@@ -325,7 +325,8 @@ fn closed_in_the_drop(
     let other = domain.endpoint().vector(&vector).bind_shared("10.0.0.2:1").unwrap();
     let counter = Counter::new();
     post(one, &counter);
-    // What was queued last is taken back first, and its waker closes the endpoint of what was queued before.
+    // The operation that was queued last is canceled first, and its waker closes the endpoint of the operations that were queued
+    // before.
     let mut last = pin!(other.recv(vec![7; 64]).when(&counter, 5).start().unwrap());
     let waker = Waker::from(Arc::new(Closes(Mutex::new(Some(one.clone())))));
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

@@ -1,12 +1,12 @@
 //! Variables that a device, or a thread, writes to begin an operation (fi_trigger(3), FI_TRIGGER_XPU).
 //!
-//! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place serves again
-//! when nobody has a handle any more, with another value, so what stands there from before never counts. Places lie 64
-//! bytes apart, in pages of their own, so that a device's driver can map them.
+//! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place is reused, with
+//! another value, when no handle is left, so a value that was written there before never counts. Places lie 64 bytes apart, in
+//! pages of their own, so that a device's driver can map them.
 //!
-//! A variable that was not written may be written late: its operation was taken back, or its endpoint closed, and the device
-//! does not know. If its place served another operation by then, that store would undo what was written for the other. So
-//! the place of an unwritten variable is kept aside ([`LATE`]) until the late store has come.
+//! A variable that was not written may be written late: its operation was canceled, or its endpoint closed, and the device does not
+//! know. If its place served another operation by then, that store would overwrite the value written for the other. So the place of
+//! an unwritten variable is not reused ([`LATE`]) until the late store has come.
 
 #![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
 
@@ -18,7 +18,8 @@ use std::sync::{Arc, MutexGuard};
 use crate::device::{Device, DeviceError, Driver, Mapped};
 use crate::memory::forked::ProcessMutex;
 
-/// So many places of variables that were not written are kept aside if no late store comes, or twice as many; each takes 64 bytes.
+/// This many places of variables that were not written, or up to twice as many, are not reused if no late store comes; each takes
+/// 64 bytes.
 const LATE: usize = 1 << 13;
 
 /// Places of a page.
@@ -61,17 +62,17 @@ pub(crate) struct Variables {
 #[derive(Debug, Default)]
 struct Free {
     places: Vec<(Arc<Sheet>, usize)>,
-    /// The same, of pages that devices reach.
+    /// Free places in pages that devices can access.
     mapped: Vec<(Arc<Sheet>, usize)>,
-    /// Places whose variables were not written, the oldest first.
+    /// Places of variables that were not written, the oldest first.
     late: VecDeque<Late>,
-    /// How many of these may be there before those that were written are looked for.
+    /// The length of `late` at which places that were written meanwhile are looked for.
     limit: usize,
-    /// The last value that was given out.
+    /// The last value that was assigned.
     value: u64,
 }
 
-/// The place of a variable that nobody has, and that was not written.
+/// The place of a variable that has no handle left, and that was not written.
 #[derive(Debug)]
 struct Late {
     page: Arc<Sheet>,
@@ -86,7 +87,7 @@ impl Late {
 }
 
 impl Free {
-    /// The place serves again.
+    /// Makes the place available again.
     fn give_back(&mut self, page: Arc<Sheet>, place: usize) {
         let places = match *page {
             Sheet::Ours(_) => &mut self.places,
@@ -95,7 +96,7 @@ impl Free {
         places.push((page, place));
     }
 
-    /// The place serves again once its late store has come.
+    /// Makes the place available again once its late store has come.
     #[cold]
     fn keep(&mut self, late: Late) {
         self.late.push_back(late);
@@ -116,7 +117,7 @@ impl Free {
     }
 }
 
-/// A variable. Each handle is the same one; its memory is there as long as one of them is.
+/// A variable. Each handle is the same variable; its memory exists as long as one of them does.
 #[derive(Clone)]
 pub struct Variable(Arc<Inner>);
 
@@ -131,12 +132,12 @@ struct Inner {
 }
 
 impl Variables {
-    /// What is free; nothing in a forked child.
+    /// The free places; none in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, Free>> {
         self.free.lock()
     }
 
-    /// One that has not been written, for threads.
+    /// A variable that has not been written, for threads.
     pub(crate) fn take(this: &Arc<Self>) -> Variable {
         let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
         match taken {
@@ -145,7 +146,7 @@ impl Variables {
         }
     }
 
-    /// One that has not been written, for devices of this driver and for threads.
+    /// A variable that has not been written, for devices of this driver and for threads.
     pub(crate) fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
         Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
     }
@@ -156,7 +157,7 @@ impl Variables {
         make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
     ) -> Result<Variable, E> {
         let Some(mut free) = this.lock() else {
-            // Its parent's places are not a child's to give: it is one of the child's own.
+            // A child must not assign its parent's places: the variable gets a place of the child's own.
             return Self::take_of(&Arc::default(), places, make);
         };
         let (page, place) = match places(&mut free).pop() {
@@ -190,14 +191,14 @@ impl Variable {
         &self.0.page.page().0[self.0.place].0
     }
 
-    /// Where it is, for who writes it by other means than [`write`](Self::write): 8 bytes, aligned, to be written at once, while a handle is
-    /// there.
+    /// The variable's address, for writing it by other means than [`write`](Self::write): 8 bytes, aligned, to be written in one
+    /// store, while a handle exists.
     #[must_use]
     pub fn address(&self) -> *mut u64 {
         self.place().as_ptr()
     }
 
-    /// Where devices find it; `None` of a variable for threads only.
+    /// The variable's address for devices; `None` for a variable that only threads write.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         match &*self.0.page {
@@ -206,18 +207,18 @@ impl Variable {
         }
     }
 
-    /// What is to be written there.
+    /// The value that is to be written.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.value
     }
 
-    /// Writes it. What this thread has written before is visible to whoever begins the operation.
+    /// Writes the variable. What this thread has written before is visible to the thread that begins the operation.
     pub fn write(&self) {
         self.place().store(self.0.value, Ordering::Release);
     }
 
-    /// Whether it was written.
+    /// Whether the variable was written.
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.0.page.is_written(self.0.place, self.0.value)
@@ -225,11 +226,11 @@ impl Variable {
 }
 
 impl Device {
-    /// Has a stream of the device write a variable ([`Domain::device_variable`](crate::Domain::device_variable)), as a program of the device's would:
-    /// what waits for it begins. Returns when it was written.
+    /// Makes a stream of the device write a variable ([`Domain::device_variable`](crate::Domain::device_variable)), as a program of
+    /// the device would: the operation that waits for it begins. Returns when the variable was written.
     ///
     /// # Errors
-    /// What the driver says; [`DeviceError::Mixed`] if the variable is not for devices.
+    /// The driver's error; [`DeviceError::Mixed`] if the variable is not for devices.
     pub fn write_variable(self, variable: &Variable) -> Result<(), DeviceError> {
         let address = variable.device_address().ok_or(DeviceError::Mixed)?;
         // SAFETY: 8 bytes, aligned, that are mapped as long as the variable is there, and the write is over when this returns.

@@ -1,4 +1,4 @@
-//! What waits for one counter.
+//! The work that waits for one counter.
 
 use std::cmp::Reverse;
 use std::hint::black_box;
@@ -13,16 +13,16 @@ use super::heap::{Heap, Item};
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 
-/// What a counter has to reach.
+/// The condition that a counter has to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// So many successes: triggered operations (fi_trigger(3), FI_TRIGGER_THRESHOLD).
+    /// This many successes: triggered operations (fi_trigger(3), FI_TRIGGER_THRESHOLD).
     Successes(u64),
-    /// So many successes and errors: deferred work (fi_trigger(3), fi_deferred_work).
+    /// This many successes and errors: deferred work (fi_trigger(3), fi_deferred_work).
     Ends(u64),
 }
 
-/// What is done once that is reached.
+/// The action once the condition holds.
 #[derive(Debug)]
 pub(crate) enum Due {
     /// Adds to a counter.
@@ -33,10 +33,10 @@ pub(crate) enum Due {
     Transfer(Arc<Submissions>, Box<Transfer>),
 }
 
-/// Names something that waits, until it is due or taken back.
+/// Names waiting work, until it is due or canceled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
-    /// Of which line: another counter may come to lie where one was.
+    /// The line's id: another counter may be created at the place of a former one.
     line: u64,
     slot: u32,
     stamp: u32,
@@ -54,28 +54,28 @@ impl Ticket {
 
 #[derive(Debug)]
 struct Entry {
-    /// Its place among all that was ever queued here, modulo 2^32.
+    /// Its place among all work that was ever queued here, modulo 2^32.
     stamp: u32,
-    /// The domain whose work it is; `None` if an endpoint's owner posted it.
+    /// The domain that queued the work; `None` if an endpoint's owner posted it.
     owner: Option<NonZeroU32>,
     due: Due,
 }
 
-/// Half a cache line: a million of them wait at times.
+/// Half a cache line: sometimes a million entries wait.
 const _: () = assert!(size_of::<Entry>() <= 32);
 
-/// Everything that waits for a counter, in order of (threshold, submission). What is taken back leaves its item in the heap
-/// until that is popped, or until there are more such items than others.
+/// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap until that is
+/// popped, or until such items are the greater part.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Unlike that of any other line.
+    /// Different from the id of every other line.
     id: u64,
     successes: Heap,
     ends: Heap,
     entries: Slab<Entry>,
-    /// The owner of what was queued last.
+    /// The owner of the work that was queued last.
     last: Option<NonZeroU32>,
-    /// The next stamp. Stamps tell entries of one slot apart, and which came first.
+    /// The next stamp. Stamps distinguish entries of one slot, and give their order.
     stamp: u32,
 }
 
@@ -96,7 +96,8 @@ impl Drop for Waiting {
 }
 
 impl Waiting {
-    /// Puts it in line. Says too whether the one before was of the same owner, and some wait still: then that owner knows this line.
+    /// Puts work in line. Also returns whether the work before it had the same owner, and some work still waits: then that owner
+    /// knows this line.
     pub(crate) fn push(&mut self, condition: Condition, owner: Option<NonZeroU32>, due: Due) -> (Ticket, bool) {
         let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
         let stamp = self.stamp;
@@ -109,7 +110,7 @@ impl Waiting {
         (Ticket { line: self.id, slot, stamp }, known)
     }
 
-    /// A number that nothing waits below; `u64::MAX` also if nothing waits.
+    /// A number below which no threshold waits; `u64::MAX` also if nothing waits.
     pub(crate) fn next(&self) -> u64 {
         let next = |heap: &Heap| heap.next().unwrap_or(u64::MAX);
         next(&self.successes).min(next(&self.ends))
@@ -120,19 +121,19 @@ impl Waiting {
         self.entries.is_empty()
     }
 
-    /// Items, with those of what was taken back.
+    /// The number of items, including those of canceled work.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn items(&self) -> usize {
         self.successes.len() + self.ends.len()
     }
 
-    /// Takes what is first in line, if the counter has reached that.
+    /// Takes the first work in line, if the counter has reached its threshold.
     pub(crate) fn pop(&mut self, successes: u64, ends: u64) -> Option<Due> {
         loop {
             let (first, second) = (self.successes.next(), self.ends.next());
             let first = first.filter(|threshold| *threshold <= successes);
             let second = second.filter(|threshold| *threshold <= ends);
-            // Entries lie apart from the items that order them: several are brought near at a time.
+            // Entries lie apart from the items that order them: several are loaded into the cache ahead of time.
             let entries = &self.entries;
             let soon = |slot: u32| _ = black_box(entries.get(slot as usize).map(|entry| entry.stamp));
             let item = match (first, second) {
@@ -143,14 +144,14 @@ impl Waiting {
                 (Some(_), _) => self.successes.pop(successes, soon),
                 (None, _) => self.ends.pop(ends, soon),
             }?;
-            // Else it was taken back.
+            // If the stamps differ, the work was canceled.
             if self.entries.get(item.slot as usize).is_some_and(|entry| entry.stamp == item.stamp) {
                 return Some(self.entries.remove(item.slot as usize).due);
             }
         }
     }
 
-    /// Takes something back; `None` if it is due already, or was taken back.
+    /// Cancels work; `None` if it is due already, or was canceled.
     pub(crate) fn cancel(&mut self, ticket: Ticket, owner: Option<NonZeroU32>) -> Option<Due> {
         let slot = ticket.slot as usize;
         let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
@@ -160,7 +161,7 @@ impl Waiting {
         Some(due)
     }
 
-    /// Takes back all that `wanted` says, in the order in which it was queued.
+    /// Cancels all work that `wanted` accepts, in the order in which it was queued.
     pub(crate) fn cancel_all(&mut self, mut wanted: impl FnMut(Option<NonZeroU32>, &Due) -> bool) -> Vec<Due> {
         let slots: Vec<_> =
             self.entries.iter().filter(|(_, entry)| wanted(entry.owner, &entry.due)).map(|(slot, _)| slot).collect();
@@ -170,7 +171,7 @@ impl Waiting {
         entries.into_iter().map(|entry| entry.due).collect()
     }
 
-    /// Takes back the first that `wanted` says, in the order in which it was queued.
+    /// Cancels the first work that `wanted` accepts, in the order in which it was queued.
     pub(crate) fn cancel_first(&mut self, mut wanted: impl FnMut(&Due) -> bool) -> Option<Due> {
         let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.due));
         let slot = found.max_by_key(|(_, entry)| self.age(entry))?.0;
@@ -179,12 +180,12 @@ impl Waiting {
         Some(due)
     }
 
-    /// How many were queued since.
+    /// How much work was queued since this entry.
     const fn age(&self, entry: &Entry) -> u32 {
         self.stamp.wrapping_sub(entry.stamp)
     }
 
-    /// Forgets the items of what was taken back, once they are the greater part.
+    /// Removes the items of canceled work, once they are the greater part.
     fn sweep(&mut self) {
         if self.successes.len() + self.ends.len() > 2 * self.entries.len() + 64 {
             let live =

@@ -1,8 +1,8 @@
 //! Operations of an endpoint that wait for their variables.
 //!
-//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): one whose variable was
-//! written early waits for those before it. Nobody rings when a variable is written, so whoever makes progress looks; and
-//! whoever would sleep looks again at once for a while ([`EAGER`]), then every nap.
+//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): an operation whose
+//! variable was written early waits for those before it. Writing a variable sends no notification, so each thread that makes
+//! progress looks; and a thread that would sleep looks again at once for a while ([`EAGER`]), then after every nap.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use super::submissions::Transfer;
 use super::variable::Variable;
 
-/// So long after something was posted, or began, nobody sleeps.
+/// For this long after an operation was posted, or began, no thread sleeps.
 const EAGER: Duration = Duration::from_millis(10);
 
 /// The operations of an endpoint that wait for their variables, in the order in which they were posted.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     line: VecDeque<(Variable, Box<Transfer>)>,
-    /// When something was posted or began.
+    /// When an operation was last posted or began.
     changed: Option<Instant>,
 }
 
@@ -28,12 +28,12 @@ impl Watched {
         self.changed = Some(Instant::now());
     }
 
-    /// Whether the first may begin.
+    /// Whether the first operation may begin.
     pub(crate) fn is_due(&self) -> bool {
         self.line.front().is_some_and(|(variable, _)| variable.is_written())
     }
 
-    /// Takes the first, if it may begin.
+    /// Takes the first operation, if it may begin.
     pub(crate) fn pop(&mut self) -> Option<Box<Transfer>> {
         if !self.is_due() {
             return None;
@@ -42,23 +42,23 @@ impl Watched {
         self.line.pop_front().map(|(_, transfer)| transfer)
     }
 
-    /// Takes back the first that is wanted.
+    /// Cancels the first operation that `wanted` accepts.
     pub(crate) fn cancel(&mut self, mut wanted: impl FnMut(&Transfer) -> bool) -> Option<Box<Transfer>> {
         let at = self.line.iter().position(|(_, transfer)| wanted(transfer))?;
         self.line.remove(at).map(|(_, transfer)| transfer)
     }
 
-    /// Whether something waits.
+    /// Whether an operation waits.
     pub(crate) fn any(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Whether something waits that is looked at all the time.
+    /// Whether an operation waits and its variable is looked at without sleeping.
     pub(crate) fn is_eager(&self) -> bool {
         self.any() && self.changed.is_some_and(|at| at.elapsed() < EAGER)
     }
 
-    /// Takes all: the endpoint closes.
+    /// Takes all operations, when the endpoint closes.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Box<Transfer>> {
         self.line.drain(..).map(|(_, transfer)| transfer)
     }

@@ -28,10 +28,10 @@ impl AddressBytes {
         Self { family: U16::new(family), port: U16::new(address.port()), ip }
     }
 
-    /// Parses what travelled.
+    /// Parses the wire representation.
     ///
     /// # Errors
-    /// If nobody can be at this address.
+    /// If the address is malformed, or cannot be connected to.
     pub fn parse(&self) -> Result<SocketAddr, Malformed> {
         let wide = Ipv6Addr::from(self.ip);
         let ip = match self.family.get() {

@@ -1,8 +1,8 @@
 //! The numbers of the contexts that share an address (`endpoint::scalable`).
 //!
-//! A hello has a number of 16 bits for a context. Contexts that peers can name count up from 0, and so do, behind them, those that send
-//! and are named by nobody. *Senders* count up from [`FIRST_SENDER`]: each is the sending half of the context of its number, with a
-//! connection of its own.
+//! A hello has a number of 16 bits for a context. Contexts that peers can name count up from 0, and behind them count those that only send and that
+//! peers cannot name. *Senders* count up from [`FIRST_SENDER`]: sender `FIRST_SENDER + n` is the sending half of context `n`, with a connection of
+//! its own.
 
 /// The number of the first sender. Smaller numbers are those of other contexts.
 pub const FIRST_SENDER: u16 = 1 << 15;
@@ -19,7 +19,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Whether there is a context of this number.
+    /// Returns whether there is a context of this number.
     #[must_use]
     pub const fn has(self, number: u16) -> bool {
         match number.checked_sub(FIRST_SENDER) {
@@ -35,7 +35,7 @@ pub const fn sender(index: u16) -> Option<u16> {
     if index < FIRST_SENDER { FIRST_SENDER.checked_add(index) } else { None }
 }
 
-/// The context whose sending half the context of this number is; `None` if it is no sender.
+/// Returns the context that the sender of this number is the sending half of; `None` if it is no sender.
 #[must_use]
 pub const fn half_of(number: u16) -> Option<u16> {
     number.checked_sub(FIRST_SENDER)

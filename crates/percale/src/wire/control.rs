@@ -1,8 +1,8 @@
-//! What is said about connections between two endpoints of one connection each ([`Kind::Control`]).
+//! Messages about connections between two endpoints of one connection each ([`Kind::Control`]).
 //!
-//! Who wants a connection asks a listener: *request*. The listener's owner rejects it, or accepts it with an endpoint of its own:
-//! *granted* names that endpoint, and the requester connects to it. The data of either side, at most [`DATA_LIMIT`] bytes, stands
-//! at the end of the payload. Nothing here is trusted: what does not parse ends the connection that it came over.
+//! An endpoint that wants a connection asks a listener: *request*. The listener's owner rejects it, or accepts it with an endpoint of its own:
+//! *granted* names that endpoint, and the requester connects to it. The data of either side, at most [`DATA_LIMIT`] bytes, stands at the end of the
+//! payload. Nothing here is trusted: what does not parse ends the connection that it came over.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ pub enum Rejection {
     Owner = 1,
     /// Too many requests wait at the listener.
     Backlog = 2,
-    /// The listener's owner has thrown the request away.
+    /// The listener's owner has discarded the request.
     Unanswered = 3,
 }
 
@@ -45,25 +45,25 @@ impl Rejection {
 /// A control frame, as plain values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The sender wants a connection.
+    /// The sender requests a connection.
     Request {
         /// For the listener's owner.
         data: Vec<u8>,
     },
-    /// It gets one.
+    /// The request is accepted.
     Granted {
-        /// The endpoint that will have it.
+        /// The endpoint that will have the connection.
         address: SocketAddr,
         /// That endpoint listens on every interface: it is reached by the same IP address as the listener.
         anywhere: bool,
-        /// That endpoint's life.
+        /// The incarnation of that endpoint.
         incarnation: u128,
         /// For the requester.
         data: Vec<u8>,
     },
-    /// It gets none.
+    /// The request is rejected.
     Rejected {
-        /// Why not.
+        /// The reason.
         why: Rejection,
         /// For the requester.
         data: Vec<u8>,
@@ -146,7 +146,7 @@ impl Control {
     }
 }
 
-/// Parses arbitrary bytes as a control frame; what parses means what it says.
+/// Parses arbitrary bytes as a control frame; what parses encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.

@@ -13,9 +13,9 @@ pub enum Kind {
     Message = 1,
     /// A tagged message, payload included.
     Tagged = 2,
-    /// An untagged message whose payload waits at its sender: the payload is an offer ([`Offer`]).
+    /// An untagged message with a payload that waits at its sender: the frame's payload is an offer ([`Offer`]).
     MessageOffer = 3,
-    /// A tagged message whose payload waits at its sender.
+    /// A tagged message with a payload that waits at its sender, as for [`MessageOffer`](Self::MessageOffer).
     TaggedOffer = 4,
     /// The receiver asks for the payload of an offer: `id` is the sender's operation, `tag` the receiver's token; the
     /// payload is the transport's own description of where to put it.
@@ -38,7 +38,7 @@ pub enum Kind {
     Transport = 12,
     /// Bytes to be written to a region: `data` is its key, `tag` the address, `id` the initiator's part.
     Write = 13,
-    /// The same, whose payload waits at the initiator: the payload is an [`Offer`].
+    /// Like [`Write`](Self::Write), but the bytes wait at the initiator: the payload is an [`Offer`].
     WriteOffer = 14,
     /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`ReadHead`].
     Read = 15,
@@ -64,7 +64,7 @@ pub enum Kind {
     /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`, as its number
     /// `id`; the target may help.
     Assist = 23,
-    /// The sender counts accesses to its regions, of these kinds (`id`, as [`Counts`] has them): it is to be told of those that it
+    /// The sender counts accesses to its regions, of these kinds (`id`, as [`Counts`] has them): the receiver has to report those that the sender
     /// does not execute. First of all frames of a connection.
     Counts = 24,
     /// About a connection of endpoints that have one each: see [`control`](super::control).
@@ -73,9 +73,9 @@ pub enum Kind {
     /// [`ABORT`] on: the group is broken, with the error of that number (the low half); from [`JOIN`](super::join::JOIN) on: a
     /// [`Join`](super::join::Join), and `tag` names a list of members.
     Collective = 26,
-    /// The same, whose payload waits at its sender.
+    /// Like [`Collective`](Self::Collective), but the payload waits at its sender.
     CollectiveOffer = 27,
-    /// Over verbs, as the next three: a queue pair for accesses of whoever asks (`id` 0), or the one at its other end (`id` 1). The
+    /// Over verbs, as the next three: names a queue pair for accesses of the side that asks (`id` 0), or the one at its other end (`id` 1). The
     /// payload is an [`OfferedBytes`](super::queue_pair::OfferedBytes).
     QueuePair = 28,
     /// Where does the region with the key `data` lie, for RDMA? `id` is the asker's.
@@ -89,7 +89,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether frames of this kind begin an operation. Their sender can keep them back, so what a link still takes when its
+    /// Returns whether frames of this kind begin an operation. Their sender can keep them back, so what a link still takes when its
     /// queue is full is not meant for them but for what operations under way need to end.
     #[must_use]
     #[inline]
@@ -190,7 +190,7 @@ pub const RMA_EAGER: usize = 16 << 10;
 /// See [`Kind::Collective`].
 pub const ABORT: u64 = 0xffff_ffff_0000_0000;
 
-/// The offset of a [`Kind::Data`] frame that says that there are no bytes to come.
+/// The offset of a [`Kind::Data`] frame that announces that no bytes follow.
 pub const GONE: u64 = u64::MAX;
 
 /// What every frame starts with, as plain values.
@@ -202,11 +202,11 @@ pub struct Head {
     pub flags: Flags,
     /// Payload bytes in this frame.
     pub len: u32,
-    /// The tag of a tagged message, else as [`Kind`] says.
+    /// The tag of a tagged message, else as defined by [`Kind`].
     pub tag: u64,
     /// Remote completion data, 0 without [`Flags::DATA`].
     pub data: u64,
-    /// An operation or token, as [`Kind`] says; 0 without [`Flags::ID`].
+    /// An operation or token, as defined by [`Kind`]; 0 without [`Flags::ID`].
     pub id: u32,
 }
 
@@ -263,9 +263,9 @@ impl Head {
     }
 }
 
-/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: how much waits, and where a local peer finds it.
-/// A source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile says 0,
-/// and its address and arena are 0: the sender pushes or sends those.
+/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: how much waits, and where a local peer finds it. A
+/// source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile has 0 there, and its address and
+/// arena are 0: the sender pushes or sends those.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
@@ -275,7 +275,7 @@ pub struct Offer {
     pub address: U64,
     /// The sealed arena that holds the source, or 0: then `address` is ordinary memory.
     pub arena: U32,
-    /// Segments of the source, or 0 if nobody but the sender may read it.
+    /// Segments of the source, or 0 if only the sender may read it.
     pub pieces: U32,
     /// Offset of the first byte in that arena.
     pub offset: U64,

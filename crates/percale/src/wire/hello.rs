@@ -1,11 +1,11 @@
-//! What two endpoints say to each other before a connection stands.
+//! The messages that two endpoints exchange before a connection stands.
 //!
 //! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
 //! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)). For verbs both name their queue pairs
 //! before that ([`queue_pair`](super::queue_pair)).
 //!
-//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows.
-//! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
+//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows. The first [`PREFIX_BYTES`] of
+//! a hello keep their place in every version, so that two versions can recognize each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::address::AddressBytes;
 use super::why::Why;
 
-/// The version of everything that peers say to each other.
+/// The version of everything that peers send to each other.
 pub const VERSION: u16 = 11;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
 
-/// One life of one endpoint: 128 random bits, made when it opens. Whoever has another incarnation is another peer.
+/// One life of one endpoint: 128 random bits, made when it opens. An endpoint with another incarnation is another peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub [u8; 16]);
 
@@ -63,22 +63,22 @@ pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Names one connection: made by whoever accepts it, presented at the meeting, and what a reset refers to.
+/// Names one connection: made by the side that accepts it, presented at the meeting, and named by a reset.
 pub type Token = [u8; 16];
 
 bitflags! {
     /// What an endpoint can and wants to do.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HelloFlags: u32 {
-        /// It may speak over shared memory.
+        /// It may use shared memory.
         const SHM = 1;
-        /// It may speak over TCP.
+        /// It may use TCP.
         const TCP = 2;
         /// It has an authorization key and demands one.
         const AUTHORIZATION = 4;
         /// It no longer has the connection that `reset` names: the peer is to drop that one.
         const RESET = 8;
-        /// It may speak over verbs: it has a port that carries traffic.
+        /// It may use verbs: it has a port that carries traffic.
         const VERBS = 16;
         /// It asks for no connection, but about one: see [`Ruling::Known`].
         const PROBE = 32;
@@ -119,7 +119,7 @@ pub struct HelloBytes {
 /// Bytes of a hello of this version.
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
 
-/// Why something that arrived is no frame of ours.
+/// The reason why received bytes are not a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -129,7 +129,7 @@ pub enum Malformed {
     /// Another version of this protocol.
     #[error("it speaks version {0} of the protocol, this is version {VERSION}")]
     Version(u16),
-    /// A field has a value that nobody may send.
+    /// A field has an invalid value.
     #[error("{0}")]
     Field(&'static str),
 }
@@ -146,7 +146,7 @@ impl Malformed {
 }
 
 impl Prefix {
-    /// Checks what stands first in a hello, and says which flags it carries.
+    /// Checks what stands first in a hello, and returns the flags that it carries.
     ///
     /// # Errors
     /// If another protocol or version wrote it.
@@ -167,7 +167,7 @@ impl Prefix {
 /// Which host, network namespace and user an endpoint lives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The kernel's boot id; all zero if unknown, and then equal to nobody's.
+    /// The kernel's boot id; all zero if unknown, and then equal to no other.
     pub boot: [u8; 16],
     /// Device and inode of the network namespace.
     pub namespace: (u64, u64),
@@ -176,20 +176,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether both are on one running kernel.
+    /// Returns whether both are on one running kernel.
     #[must_use]
     pub fn same_host(&self, other: &Self) -> bool {
         self.boot == other.boot && self.boot != [0; 16]
     }
 
-    /// Whether both are on one running kernel and in one network namespace.
+    /// Returns whether both are on one running kernel and in one network namespace.
     #[must_use]
     pub fn same_network(&self, other: &Self) -> bool {
         self.same_host(other) && self.namespace == other.namespace && self.namespace != (0, 0)
     }
 }
 
-/// Who an endpoint is, as plain values.
+/// The identity of an endpoint, as plain values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What it can and wants.
@@ -221,7 +221,7 @@ impl HelloBytes {
         self.wanted.get()
     }
 
-    /// Whether both sides of a call have the same address for it.
+    /// Returns whether both sides of a call have the same address for it.
     #[must_use]
     pub fn same_call(&self, other: &Self) -> bool {
         self.called.as_bytes() == other.called.as_bytes()
@@ -233,7 +233,7 @@ impl HelloBytes {
         &self.nonce
     }
 
-    /// Whether it only asks about a connection.
+    /// Returns whether it only asks about a connection.
     #[must_use]
     pub const fn probes(&self) -> bool {
         self.prefix.flags.get() & HelloFlags::PROBE.bits() != 0
@@ -246,8 +246,8 @@ pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
     digest(&[b"percale call", nonce, AddressBytes::of(called).as_bytes()])
 }
 
-/// What proves, to whoever holds the other end of a connection, that this end is held too: made of the connection's token, which no third
-/// endpoint knows, and of both nonces of the call that asks.
+/// The proof, for the other end of a connection, that this end is held too: made of the connection's token, which no third endpoint knows, and of
+/// both nonces of the call that asks.
 #[must_use]
 pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
     digest(&[b"percale held", token, asking, asked])
@@ -286,10 +286,10 @@ impl Hello {
         }
     }
 
-    /// Parses what travelled.
+    /// Parses the wire representation.
     ///
     /// # Errors
-    /// If a field has a value that nobody may send.
+    /// If a field has an invalid value.
     pub fn from_bytes(bytes: &HelloBytes) -> Result<Self, Malformed> {
         let flags = bytes.prefix.check()?;
         let (address, called) = (bytes.address.parse()?, bytes.called.parse()?);
@@ -319,7 +319,7 @@ pub struct Proof {
     pub mac: [u8; 32],
 }
 
-/// What the acceptor says to a connection.
+/// The acceptor's answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
     /// Go on, over this very socket.
@@ -341,9 +341,9 @@ pub enum Ruling {
 /// The acceptor's verdict, as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What it is.
+    /// The ruling.
     pub ruling: Ruling,
-    /// Why.
+    /// The reason.
     pub why: Why,
     /// The connection's name.
     pub token: Token,
@@ -385,10 +385,10 @@ impl Verdict {
         VerdictBytes { ruling, why: self.why as u8, reserved: [0; 6], token: self.token, mac: [0; 32] }
     }
 
-    /// Parses what travelled (not the MAC).
+    /// Parses the wire representation (not the MAC).
     ///
     /// # Errors
-    /// If a field has a value that nobody may send.
+    /// If a field has an invalid value.
     pub fn from_bytes(bytes: &VerdictBytes) -> Result<Self, Malformed> {
         let ruling = match bytes.ruling {
             1 => Ruling::Tcp,
@@ -425,7 +425,7 @@ pub enum Choice {
     Nothing,
     /// This very socket.
     Tcp,
-    /// The queue pairs; the socket only tells of the peer's end.
+    /// The queue pairs; the socket only signals the end of the peer.
     Verbs,
 }
 
@@ -434,14 +434,14 @@ pub enum Choice {
 pub struct Commit {
     /// What the connection is from now on.
     pub choice: Choice,
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// What the kernel said, or 0.
+    /// The kernel's error number, or 0.
     pub errno: u32,
 }
 
 impl Commit {
-    /// As it travels.
+    /// Returns the wire representation.
     #[must_use]
     pub fn to_bytes(&self) -> CommitBytes {
         let choice = match self.choice {
@@ -452,10 +452,10 @@ impl Commit {
         CommitBytes { choice, why: self.why as u8, reserved: [0; 2], errno: U32::new(self.errno) }
     }
 
-    /// Parses what travelled.
+    /// Parses the wire representation.
     ///
     /// # Errors
-    /// If a field has a value that nobody may send.
+    /// If a field has an invalid value.
     pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
         let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the commit's reason is unknown"))?;
         let choice = match bytes.choice {

@@ -1,15 +1,15 @@
-//! What members of a list say to each other when they join it (see [`Kind::Collective`](super::head::Kind::Collective)).
+//! The messages that members of a list exchange when they join it (see [`Kind::Collective`](super::head::Kind::Collective)).
 //!
-//! It travels as a message of a group, without payload: the tag is a digest of the list, the data is what is said.
+//! Such a message is a message of a group, without payload: the tag is a digest of the list, the data is a [`Join`].
 
 /// From here on (and below [`ABORT`](super::head::ABORT)) the data of such a message is a [`Join`].
 pub const JOIN: u64 = 1 << 63;
 
-/// What is said, in the bits below the mark.
+/// The position of the message's kind, in the bits below the mark.
 const KIND: u32 = 61;
-/// What is said of it, below that.
+/// The bits below the kind: the message's content.
 const REST: u64 = (1 << KIND) - 1;
-/// A number of a failed attempt has so many bits; above it is the error's.
+/// The number of a failed attempt has this many bits; the error's number is above it.
 const NUMBER: u32 = 45;
 
 /// A control message that members of a group exchange when they join.
@@ -21,7 +21,7 @@ pub enum Join {
     Agreed(u64),
     /// To both: the sender's attempt of this number is over.
     Failed {
-        /// Which.
+        /// The number of the attempt.
         number: u64,
         /// The error's number.
         error: u16,
@@ -29,7 +29,7 @@ pub enum Join {
 }
 
 impl Join {
-    /// As it travels.
+    /// Returns the wire representation.
     #[must_use]
     pub const fn to_data(self) -> u64 {
         JOIN | match self {
@@ -39,7 +39,7 @@ impl Join {
         }
     }
 
-    /// Of what travelled; `None` if it is no such thing.
+    /// Decodes the wire representation. Returns `None` if the value is invalid.
     #[must_use]
     pub const fn from_data(data: u64) -> Option<Self> {
         let rest = data & REST;

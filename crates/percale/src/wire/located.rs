@@ -1,9 +1,9 @@
-//! Where a region lies, as its owner tells a peer that may reach it by RDMA ([`Kind::Located`](super::head::Kind::Located)).
+//! The location of a region, as its owner reports it to a peer that may reach it by RDMA ([`Kind::Located`](super::head::Kind::Located)).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What the owner says.
+/// The owner's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located {
     /// The peer's queue pair for accesses reaches it.
@@ -33,7 +33,7 @@ pub struct Grant {
     pub address: u64,
 }
 
-/// The same as it travels.
+/// The wire representation of [`Located`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LocatedBytes {
@@ -56,7 +56,7 @@ const READS: u8 = 1;
 const WRITES: u8 = 2;
 
 impl LocatedBytes {
-    /// As it travels.
+    /// Returns the wire representation.
     #[must_use]
     pub fn of(located: &Located) -> Self {
         let grant = match located {
@@ -76,7 +76,7 @@ impl LocatedBytes {
         }
     }
 
-    /// Parses what travelled; `None` if no owner says it.
+    /// Parses the wire representation. Returns `None` if it is invalid.
     #[must_use]
     pub fn parse(&self) -> Option<Located> {
         let located = match self.status {

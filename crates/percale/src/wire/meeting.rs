@@ -1,5 +1,5 @@
-//! What two endpoints on one host say to each other at their meeting, on an abstract Unix socket, one packet each and
-//! with descriptors: `Offer` →, ← `Answer`, `Confirm` →; the last one commits.
+//! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket, one packet each and with descriptors: `Offer` →,
+//! ← `Answer`, `Confirm` →; the last one commits.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -45,7 +45,7 @@ impl Offer {
         Self { magic: MEETING, reserved: U32::new(0), token, half }
     }
 
-    /// Whether every fixed field is as it should be.
+    /// Returns whether every fixed field is as it should be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
@@ -68,14 +68,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A packet that says what became of the meeting.
+    /// Makes a packet with the outcome of the meeting.
     #[must_use]
     pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
         let (errno, reserved_too) = (U32::new(errno), U32::new(0));
         Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
     }
 
-    /// What became of it: [`Why::SameHost`] if all is well, and what the kernel said; `None` if malformed.
+    /// Returns the outcome, [`Why::SameHost`] if all is well, and the kernel's error number; `None` if malformed.
     #[must_use]
     pub fn outcome(&self) -> Option<(Why, u32)> {
         let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
@@ -83,7 +83,7 @@ impl Answer {
     }
 }
 
-/// The initiator's last packet: from here on the pair speaks shared memory.
+/// The initiator's last packet: from here on the pair uses shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Confirm {

@@ -1,4 +1,4 @@
-//! What two endpoints say to each other about their queue pairs: after a verdict for verbs, over TCP, the initiator first.
+//! The names of queue pairs that two endpoints exchange: after a verdict for verbs, over TCP, the initiator first.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -26,7 +26,7 @@ pub struct End {
 /// A queue pair that was made, or why none was: an errno, not 0.
 pub type Offered = Result<End, u32>;
 
-/// The same as it travels.
+/// The wire representation of [`Offered`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct OfferedBytes {
@@ -40,7 +40,7 @@ pub struct OfferedBytes {
 }
 
 impl OfferedBytes {
-    /// As it travels.
+    /// Returns the wire representation.
     #[must_use]
     pub fn of(offered: &Offered) -> Self {
         let nothing = End { pair: 0, sequence: 0, lid: 0, gid: [0; 16], mtu: 0 };
@@ -59,10 +59,10 @@ impl OfferedBytes {
         }
     }
 
-    /// Parses what travelled.
+    /// Parses the wire representation.
     ///
     /// # Errors
-    /// If a field has a value that nobody may send.
+    /// If a field has an invalid value.
     pub fn parse(&self) -> Result<Offered, Malformed> {
         let errno = self.errno.get();
         if errno != 0 {

@@ -18,7 +18,7 @@ pub enum Why {
     ShmNotAllowed = 5,
     /// The meeting over shared memory failed.
     MeetingFailed = 6,
-    /// Nobody answered at the Unix socket.
+    /// No endpoint answered at the Unix socket.
     SocketUnreachable = 7,
     /// A descriptor limit was reached, or is near: the rest is left to connections over TCP.
     Descriptors = 8,

@@ -78,7 +78,7 @@ fn rcache_020_memory_that_the_application_denies_is_registered_for_one_use() {
     assert_eq!((buffers.table().made(), buffers.table().registered()), (6, 1));
 }
 
-/// With whichever monitor is the best here: the kernel's own, or none, which is right as well.
+/// Uses the best monitor that is available here: the kernel's own, or none, which is correct as well.
 #[test]
 fn rcache_021_the_best_monitor_lets_nothing_stale_be_used() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What is registered once and found again.
+//! Memory that is registered once and found again.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -96,7 +96,7 @@ fn rcache_024_any_memory_is_sent_from_and_received_into() {
     // Memory that this process may not write is not pinned, and transferred all the same.
     exchange(&READ_ONLY, &mut vec![0; 5000]);
     assert!(world.buffers.ordinary_transfers() >= 1);
-    // What the program frees now changes untold, but its registrations are gone before.
+    // Memory that the program frees now changes without notification, but its registrations have been removed before.
     world.buffers.flush();
     drop(near);
     assert_eq!(world.lane.receive(&mut [0; 8], &far).expect("the end"), 0);

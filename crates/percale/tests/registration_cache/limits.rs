@@ -1,4 +1,4 @@
-//! How much is kept.
+//! The limits on the registrations that are kept.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -97,7 +97,7 @@ fn rcache_009_a_limit_of_none_registers_and_deregisters_each_time() {
     assert_eq!(world.buffers.ordinary_transfers(), 0);
 }
 
-/// Waits until it is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {

@@ -1,4 +1,4 @@
-//! Memory that tests map, replace and give back.
+//! Memory that tests map, replace and unmap.
 
 use std::ptr::NonNull;
 
@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 fn map(at: *mut u8, len: usize, protection: ProtFlags, flags: MapFlags) -> NonNull<u8> {
-    // SAFETY: new pages where there were none, or where those of a `Memory` were, which nobody borrows.
+    // SAFETY: new pages where there were none, or in place of those of a `Memory`, which is not borrowed.
     let mapped = unsafe { mmap_anonymous(at.cast(), len, protection, MapFlags::PRIVATE | flags) };
     NonNull::new(mapped.expect("memory").cast()).expect("not null")
 }
@@ -52,7 +52,7 @@ impl Memory {
         fill(self.bytes_mut(), seed);
     }
 
-    /// Other pages at the same addresses. `gone` is called when the old ones are no more and the new ones not yet.
+    /// Maps other pages at the same addresses. `gone` is called when the old pages are gone and the new ones are not accessible yet.
     pub(crate) fn replace(&mut self, gone: impl FnOnce(Range)) {
         map(self.start.as_ptr(), self.len, ProtFlags::empty(), MapFlags::FIXED);
         gone(self.range_of_nothing());
@@ -66,7 +66,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: its own pages, which nobody borrows any more.
+        // SAFETY: its own pages, which are no longer borrowed.
         unsafe { munmap(self.start.as_ptr().cast(), self.len) }.expect("they were mapped");
     }
 }

@@ -23,7 +23,7 @@ fn open(settings: &CacheSettings) -> Option<OpenedCache<BufferTable>> {
     }
 }
 
-/// Looks up memory so many times, and says how many pages that left pinned.
+/// Looks up memory several times, and returns how many pages that left pinned.
 fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
     let before = pinned();
     let lane = cache.lane();

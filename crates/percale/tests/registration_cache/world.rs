@@ -11,7 +11,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::memory::{Memory, filled, pinned};
 
-/// One test at a time: pinned pages are the process's.
+/// Runs one test at a time, because pinned pages are counted for the process.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -37,10 +37,10 @@ pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
     }
 }
 
-/// A monitor of the program's own for this domain. It answers for all memory.
+/// Gives this domain a monitor of the program, which is responsible for all memory.
 pub(crate) fn import(domain: &Domain) -> Notifier {
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
-    // SAFETY: the tests tell of every change of memory that they transfer from and to, or unpin it before.
+    // SAFETY: the tests report every change of memory that they transfer from and to, or unpin it before.
     unsafe { domain.import_monitor(imported) }.expect("the first");
     notifier
 }
@@ -51,7 +51,7 @@ pub(crate) struct World {
     pub(crate) lane: FixedLane,
     pub(crate) domain: Domain,
     pub(crate) file: OwnedFd,
-    /// Pages that were pinned before.
+    /// The number of pages that were pinned before.
     before: usize,
     _alone: MutexGuard<'static, ()>,
 }
@@ -66,7 +66,7 @@ impl World {
         Some(Self { notifier, buffers, lane, domain, file: file(), before, _alone: alone })
     }
 
-    /// Writes these bytes to the file, and sees them there.
+    /// Writes these bytes to the file, and checks that they are in it.
     pub(crate) fn save(&self, bytes: &[u8]) {
         assert_eq!(self.lane.write(bytes, &self.file, 0).expect("written"), bytes.len());
         let mut seen = vec![0; bytes.len()];
@@ -82,23 +82,23 @@ impl World {
         assert!(into == wanted, "other bytes came");
     }
 
-    /// Other pages at the addresses, as is told.
+    /// Maps other pages at the addresses, and notifies the monitor.
     pub(crate) fn replace(&self, memory: &mut Memory) {
         memory.replace(|range| self.notifier.changed(range));
     }
 
-    /// Registrations made.
+    /// The number of registrations made.
     pub(crate) fn made(&self) -> u64 {
         self.buffers.table().made()
     }
 
-    /// Registrations now, of which none that could go remains.
+    /// The number of registrations now, after those that can be removed have been removed.
     pub(crate) fn registered(&self) -> u32 {
         self.buffers.sweep();
         self.buffers.table().registered()
     }
 
-    /// Pages pinned now.
+    /// The number of pages that are pinned now.
     pub(crate) fn pinned(&self) -> usize {
         self.buffers.sweep();
         pinned() - self.before

@@ -1,19 +1,21 @@
-//! What all exchange with all.
+//! Exchanges of all members with all.
 //!
-//! * All-gather: Bruck's algorithm. Who has `k` blocks from its own on gets as many that follow, until it has all. Each block lies where it belongs
-//!   from the beginning, so that nothing is turned round at the end; what goes on at the first block travels in two pieces instead.
-//! * All-to-all, short, of many: Bruck's algorithm: blocks are handed on with all that go as far, in as many rounds as the number of members has
-//!   bits. Else: each to each directly, at any time to a few, which are others for everybody (pairwise exchange).
+//! * All-gather: Bruck's algorithm. A member that has `k` blocks, from its own on, receives the `k` that follow, until it has all. Each block is
+//!   at its final place from the beginning, so that nothing is rotated at the end; a run that wraps around to the first block is sent in two
+//!   pieces instead.
+//! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards together all blocks that travel that
+//!   round's distance; there are as many rounds as the number of members has bits. Otherwise every member sends to every other directly, to a few
+//!   at a time, so that each member has other partners at that time (pairwise exchange).
 
 use super::{Place, Program, runs};
 
-/// From so many members on short blocks are handed on.
+/// From this many members on short blocks are forwarded.
 const CROWD: usize = 8;
 
-/// Short is up to so many bytes.
+/// The maximum length of a short block.
 const SHORT: usize = 256;
 
-/// Blocks that a member sends at a time.
+/// The number of blocks that a member sends at a time.
 const AT_A_TIME: usize = 16;
 
 impl Program {
@@ -54,14 +56,15 @@ impl Program {
         }
     }
 
-    /// Block `n` of what is handed on goes to the member `n` further; in each round those go on whose numbers have that round's bit.
+    /// Forwards blocks. Block `n` goes to the member `n` places further. In each round the blocks with that round's bit in their numbers are sent on.
     fn hand_on(&mut self, members: usize, rank: usize, block: usize) {
         let mut held = 0;
         for (at, count) in runs(rank, members, members) {
             self.copy((Place::Source, at * block), (Place::Scratch, held * block), count * block);
             held += count;
         }
-        // Behind the blocks is room for what goes and for what comes: of every two blocks whose numbers differ in the round's bit one goes.
+        // Behind the blocks is room for those that are sent and those that are received: of every two blocks with numbers that differ only in the
+        // round's bit, one is sent.
         let going = members * block;
         let coming = going + members / 2 * block;
         let mut distance = 1;
@@ -83,7 +86,7 @@ impl Program {
             }
             distance *= 2;
         }
-        // What is block `n` now comes from the member `n` before.
+        // Block `n` has come from the member `n` places before.
         for number in 0..members {
             let from = (rank + members - number) % members;
             self.copy((Place::Scratch, number * block), (Place::Result, from * block), block);

@@ -1,7 +1,7 @@
-//! What a member does in a collective: a program of steps, from the group's size, the member's rank and the operation alone.
+//! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the operation.
 //!
-//! Sends and receives go on side by side; [`Step::Settle`] waits for those before it, and ends whatever has any. Between two members the sends
-//! of one and the receives of the other are in the same order, and equally long, in all programs.
+//! Sends and receives run concurrently; [`Step::Settle`] waits for those before it, and ends every program that has any. Between two members
+//! the sends of one and the receives of the other are in the same order, and have the same lengths, in all programs.
 //!
 //! * `trees`: barrier, broadcast, scatter, gather
 //! * `reduction`: reduction to one, to all, and to each a part
@@ -14,18 +14,18 @@ mod trees;
 use super::{Collective, Plan};
 use crate::memory::atomic::Datatype;
 
-/// Which memory.
+/// A part of a member's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// This member's elements, which are only read.
     Source,
-    /// The result. What is broadcast is there to begin with.
+    /// The result. Also the elements that a broadcast sends.
     Result,
-    /// Memory of the operation's own.
+    /// Temporary memory of the operation.
     Scratch,
 }
 
-/// Where in it, in bytes.
+/// A position in memory: the part, and the offset in bytes.
 pub(crate) type Spot = (Place, usize);
 
 /// A step. Members are named by rank; lengths are in bytes.
@@ -43,30 +43,30 @@ pub(crate) enum Step {
     Copy { from: Spot, into: Spot, len: usize },
 }
 
-/// The steps, and what they need.
+/// The steps, and the memory that they need.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     /// Bytes of scratch.
     pub(crate) scratch: usize,
-    /// Where what was combined is; until something was there are this member's elements alone.
+    /// Where the combined elements are. `None` until something was combined: until then there are only this member's elements.
     combined: Option<Place>,
-    /// What it was made for.
+    /// The plan that the program was made for.
     pub(crate) plan: Option<Plan>,
-    /// It combines what others send.
+    /// Whether it combines elements that other members send.
     pub(crate) folds: bool,
 }
 
 impl Program {
-    /// Makes it the program of such operations, for the member with this rank of so many.
+    /// Makes it the program of operations with this plan, for the member with this rank of `members`.
     pub(crate) fn make(&mut self, plan: Plan, members: usize, rank: usize) {
         self.write(plan.what, members, rank, plan.count, plan.datatype, plan.in_place);
         self.folds = self.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
         self.plan = Some(plan);
     }
 
-    /// Makes it the program of this operation, of `count` elements (in each block), for one of `members`. Of an all-to-all `in_place` the
-    /// result is where the elements are.
+    /// Makes it the program of this operation, of `count` elements (in each block), for one of `members`. `in_place` states that the result of an
+    /// all-to-all overlaps its elements.
     pub(crate) fn write(
         &mut self,
         what: Collective,
@@ -119,7 +119,7 @@ impl Program {
         self.steps.push(Step::Copy { from, into, len });
     }
 
-    /// What is in scratch has room there.
+    /// Enlarges scratch memory to hold these bytes, if they are in it.
     fn uses(&mut self, (place, at): Spot, len: usize) {
         if place == Place::Scratch {
             self.scratch = self.scratch.max(at + len);
@@ -127,14 +127,14 @@ impl Program {
     }
 }
 
-/// The ranks above a member and below it, in a tree of all with rank 0 at the top. Barriers use the same connections.
+/// The ranks above a member and below it, in a tree of all members with rank 0 as the root. Barriers use the same connections.
 pub(crate) fn neighbours(members: usize, rank: usize) -> (Option<usize>, Vec<usize>) {
     let tree = trees::Tree::new(members, rank, 0);
     ((rank > 0).then(|| rank - tree.above()), tree.below().collect())
 }
 
-/// `count` blocks from number `first` on, of `blocks` that are a circle: the first of each run of them, and how long it is. There are two runs
-/// at most.
+/// `count` blocks from number `first` on, of `blocks` in a circle, as runs: the first block of each run, and its length. There are at most two
+/// runs.
 fn runs(first: usize, count: usize, blocks: usize) -> impl Iterator<Item = (usize, usize)> {
     let here = count.min(blocks - first);
     [(first, here), (0, count - here)].into_iter().filter(|(_, run)| *run > 0)

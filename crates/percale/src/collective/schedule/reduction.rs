@@ -1,22 +1,24 @@
-//! What combines.
+//! Reductions.
 //!
-//! * Reduction to one: a binomial tree.
-//! * To all, short: recursive doubling; long: each combines a part (recursive halving), then the parts are collected (Rabenseifner's algorithm).
-//! * To each a part: recursive halving.
+//! * To one member: a binomial tree.
+//! * To all members, short: recursive doubling; long: each combines a part (recursive halving), then the parts are collected (Rabenseifner's
+//!   algorithm).
+//! * A part to each member: recursive halving.
 //!
-//! If the members are no power of two, so many of the first as are too many join with a neighbour before, and get their result from it afterwards.
+//! If the number of members is not a power of two, each surplus member is paired with a neighbour (these are the first members). It sends its
+//! elements to the neighbour before, and gets its result from it afterwards.
 
 use super::trees::Tree;
 use super::{Place, Program, Spot, Step};
 
-/// Up to so many bytes all members combine everything, in fewer messages.
+/// Up to this many bytes all members combine everything, in fewer messages.
 const SHORT: usize = 8 << 10;
 
-/// Long exchanges are cut into pieces of about so many bytes: while one travels, the one before is combined, and is still in the cache.
+/// Long exchanges are cut into pieces of about this many bytes: while one is transferred, the previous one is combined, and is still in the cache.
 const PIECE: usize = 128 << 10;
 
 impl Program {
-    /// Where what this member has of the elements from `at` on is.
+    /// Where this member's current values of the elements from `at` on are.
     const fn ours(&self, at: usize) -> Spot {
         match self.combined {
             Some(place) => (place, at),
@@ -24,7 +26,7 @@ impl Program {
         }
     }
 
-    /// Combines elements at `at` with what came, and puts them there in `into`.
+    /// Combines the elements at `at` with the received ones, and puts the result at the same offset in `into`.
     fn fold(&mut self, at: usize, theirs: usize, len: usize, theirs_first: bool, into: Place) {
         if len > 0 {
             let ours = self.ours(at);
@@ -74,7 +76,8 @@ impl Program {
 
     pub(super) fn reduce_scatter(&mut self, members: usize, rank: usize, block: usize, size: usize) {
         let bytes = members * block;
-        // The elements are only read, and the result has room for one block: all is combined in scratch, and comes there behind that.
+        // The elements are only read, and the result has room for one block: everything is combined in scratch, and is received behind that in
+        // scratch.
         let into = Sums { place: Place::Scratch, coming: bytes, size };
         let Some(exchange) = self.join(members, rank, Cut::Blocks { block }, bytes, &into) else {
             self.send(rank + 1, (Place::Source, 0), bytes);
@@ -89,7 +92,7 @@ impl Program {
         self.settle();
     }
 
-    /// Makes the members a power of two; `None` for one that takes no further part.
+    /// Reduces the participants to a power of two. `None` for a member that takes no further part.
     fn join(&mut self, members: usize, rank: usize, cut: Cut, bytes: usize, into: &Sums) -> Option<Exchange> {
         let parts = parts_of(members);
         let surplus = members - parts;
@@ -107,12 +110,12 @@ impl Program {
         Some(exchange)
     }
 
-    /// Everybody combines everything with one other after the other.
+    /// Every member combines all elements with those of one partner after the other.
     fn doubling(&mut self, exchange: &Exchange, bytes: usize) {
         let mut mask = 1;
         while mask < exchange.parts {
             let (other, theirs_first) = exchange.partner(mask);
-            // What is short is sent first: it is under way while the rest is prepared.
+            // Short messages are sent first: they are under way while the rest is prepared.
             self.send(other, self.ours(0), bytes);
             self.receive(other, (Place::Scratch, 0), bytes);
             self.settle();
@@ -122,7 +125,7 @@ impl Program {
         }
     }
 
-    /// Everybody combines half of what it has, and so on, until that is its own part.
+    /// Every member combines half of its elements, then half of that, and so on, until only its own part is left.
     fn halving(&mut self, exchange: &Exchange, into: &Sums) {
         let (mut low, mut high) = (0, exchange.parts);
         let mut mask = exchange.parts / 2;
@@ -138,7 +141,7 @@ impl Program {
         }
     }
 
-    /// What everybody has combined is collected, the same way back.
+    /// Collects the parts that all members have combined, in the reverse order of partners.
     fn collecting(&mut self, exchange: &Exchange) {
         let (mut low, mut high) = (exchange.own, exchange.own + 1);
         let mut mask = 1;
@@ -155,7 +158,8 @@ impl Program {
         }
     }
 
-    /// Sends `give`, and combines `keep` with what comes: in pieces, of which one travels while the one before is combined.
+    /// Sends the elements to give, and combines those to keep with the received ones: in pieces, so that one is transferred while the previous one is
+    /// combined.
     fn pieces(
         &mut self,
         other: usize,
@@ -185,36 +189,36 @@ impl Program {
 /// Where elements are combined.
 struct Sums {
     place: Place,
-    /// Where in scratch those of others come.
+    /// The offset in scratch where other members' elements are received.
     coming: usize,
-    /// How long each is.
+    /// The size of an element.
     size: usize,
 }
 
-/// How the elements are cut for those that take part.
+/// How the elements are divided among the participants.
 enum Cut {
-    /// In parts that are equal, as far as that is possible.
+    /// In equal parts, as far as possible.
     Evenly { count: usize, size: usize },
-    /// In blocks for each member; who stands for two has theirs.
+    /// In blocks, one for each member; a participant that represents two members has the blocks of both.
     Blocks { block: usize },
 }
 
-/// So many of the members take part in an exchange.
+/// The number of members that take part in an exchange.
 const fn parts_of(members: usize) -> usize {
     (members + 1).next_power_of_two() / 2
 }
 
-/// Who exchanges what with whom: a power of two of members, numbered anew.
+/// The partners and parts of an exchange: a power of two of members, numbered anew.
 struct Exchange {
     parts: usize,
-    /// The first of them stand for two members each.
+    /// The number of participants, the first ones, that represent two members each.
     surplus: usize,
     own: usize,
     cut: Cut,
 }
 
 impl Exchange {
-    /// Whether this member stands for the one before it, too.
+    /// Whether this member also represents the one before it.
     const fn paired(&self, rank: usize) -> bool {
         rank < 2 * self.surplus
     }

@@ -4,18 +4,18 @@ use super::{Place, Program, Spot, Step};
 use crate::collective::{Collective, combines};
 use crate::memory::atomic::{AtomicOp, Datatype, fold};
 
-/// One member, as the engine works its program off.
+/// One member, with the state of executing its program.
 struct Member {
     steps: VecDeque<Step>,
     memory: Vec<u8>,
     /// Where in it the elements, the result and scratch are; the first two may overlap.
     places: [usize; 3],
     result: usize,
-    /// Receives that wait: from whom, where to, how much.
+    /// Receives that wait: the sender, the destination offset and the length.
     expected: VecDeque<(usize, usize, usize)>,
 }
 
-/// A message under way: its bytes, or where they are read when it is received (from whose memory, where).
+/// A message under way: its bytes, or where they are read when it is received (the member and the offset in its memory).
 enum Message {
     Eager(Vec<u8>),
     Offered(usize, usize),
@@ -102,14 +102,14 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
     true
 }
 
-/// The members with their elements; `in_place`: those lie where the result is to be.
+/// The members with their elements; `in_place`: the elements are where the result will be.
 fn programs(what: Collective, inputs: &[Vec<u8>], count: usize, datatype: Datatype, in_place: bool) -> Vec<Member> {
     let (members, block) = (inputs.len(), count * datatype.size());
     let of = |(rank, input): (usize, &Vec<u8>)| {
         let mut program = Program::default();
         program.write(what, members, rank, count, datatype, in_place);
         let (given, got) = what.blocks(members, rank);
-        // Who reduces for others needs memory for that.
+        // A member that combines elements of other members needs memory for that.
         let (given, got) = (given * block, if what.combines() { got.max(1) } else { got } * block);
         let mut memory = vec![0xA5; given + got];
         let mut places = [0, given, given + got];
@@ -137,7 +137,7 @@ fn random(seed: &mut u64) -> u64 {
     *seed
 }
 
-/// What a member is to have in the end, by the plainest of loops; `None` if it gets nothing.
+/// The expected result of a member, computed by a plain loop; `None` if it gets nothing.
 fn expected(
     what: Collective,
     inputs: &[Vec<u8>],
@@ -175,7 +175,7 @@ fn inputs(what: Collective, members: usize, block: usize, seed: &mut u64) -> Vec
     (0..members).map(|rank| (0..bytes(rank)).map(|_| random(seed) as u8).collect()).collect()
 }
 
-/// Runs an operation and looks at everybody's result.
+/// Runs an operation and checks every member's result.
 fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (AtomicOp, Datatype), seed: &mut u64) {
     let block = count * datatype.size();
     let inputs = inputs(what, members, block, seed);
@@ -211,7 +211,7 @@ fn every_program_does_what_a_plain_loop_does_for_every_root() {
     for members in 1..=9 {
         for root in 0..members {
             for what in all(root) {
-                // Below and above the sizes at which other ways are taken.
+                // Below and above the sizes at which the algorithm changes.
                 for count in [0, 1, 3, 40, 128, 129, 5_000, 36_000] {
                     if count < 5_000 || root == members / 2 {
                         try_one(what, members, count, elements, &mut seed);
@@ -240,7 +240,7 @@ fn programs_of_any_size_do_what_a_plain_loop_does_in_any_order() {
         };
         let elements = pairs[random(&mut seed) as usize % pairs.len()];
         let what = all(random(&mut seed) as usize % members)[random(&mut seed) as usize % 8];
-        // Several blocks of the longest are much to move about.
+        // Several blocks of the longest would take too long to move.
         let count = if what.blocks(members, 0) == (1, 1) { count } else { count.min(20_000) };
         try_one(what, members, count, elements, &mut seed);
     }
@@ -274,9 +274,9 @@ fn a_barrier_is_passed_by_nobody_before_all_have_come() {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);
             all[late].steps = VecDeque::from([Step::Settle]);
-            all[late].expected.push_back((members, 0, 0)); // From nobody: it waits.
+            all[late].expected.push_back((members, 0, 0)); // From a member that does not exist: it waits.
             let mut turn = 0;
-            // Everybody else goes as far as they get.
+            // All other members run as far as they can.
             let passed = run(&mut all, AtomicOp::Sum, Datatype::U8, |members| {
                 turn += 1;
                 turn % members

@@ -1,17 +1,17 @@
-//! What goes along trees, from a root or to it.
+//! Operations along trees, from a root or to it.
 //!
 //! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member knows of `2^k`.
 //! * Broadcast: a binomial tree.
-//! * Scatter and gather, short: the same tree, along which each part of it gets or gives all of its blocks at once; long: between the root
-//!   and each directly, so that no block travels twice.
+//! * Scatter and gather, short: the same tree, along which each subtree gets or gives all of its blocks at once; long: between the root
+//!   and each member directly, so that no block is transferred twice.
 
 use super::{Place, Program, Step, runs};
 
-/// Blocks of so many bytes in all go along the tree.
+/// Blocks of up to this many bytes in total are sent along the tree.
 const SHORT: usize = 64 << 10;
 
-/// A binomial tree. Its members have *places*, counted from the root: the lowest bit of a place says how far above is the next, and below it
-/// are those that differ in one bit lower than that.
+/// A binomial tree. Its members have *places*, counted from the root. The lowest set bit of a place is the distance to the place above it; the
+/// places below it are those that differ in one bit lower than that.
 pub(super) struct Tree {
     members: usize,
     root: usize,
@@ -27,7 +27,7 @@ impl Tree {
         (place + self.root) % self.members
     }
 
-    /// The distance to the place above; of the root: to where one would be.
+    /// The distance to the place above. For the root, the distance at which one would be.
     pub(super) const fn above(&self) -> usize {
         self.above_of(self.place)
     }
@@ -46,14 +46,14 @@ impl Tree {
             .filter(move |below| *below < members)
     }
 
-    /// How many places are a part of the tree, with the one at its top; they follow each other.
+    /// The number of places in a subtree, including the one at its top. They are consecutive.
     const fn width(&self, place: usize) -> usize {
         let (above, rest) = (self.above_of(place), self.members - place);
         if above < rest { above } else { rest }
     }
 
-    /// In what pieces the blocks of that part are sent: the number of each one's first, counted from the top of the part, and how many they are.
-    /// The root has all blocks by rank, so that what goes on at the first of them is two pieces to it.
+    /// The pieces in which the blocks of that subtree are sent: the number of each piece's first block, counted from the top of the subtree, and its
+    /// length. The root has all blocks by rank, so a run that wraps around to the first block is two pieces for it.
     fn pieces(&self, place: usize, with_root: bool) -> impl Iterator<Item = (usize, usize)> {
         let width = self.width(place);
         let first = if with_root { width.min(self.members - self.rank(place)) } else { width };

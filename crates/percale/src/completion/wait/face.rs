@@ -1,16 +1,15 @@
-//! The calls that a queue shows of its [`Wait`](super::Wait).
+//! The methods of [`Wait`](super::Wait) that queues expose.
 
-/// Gives a queue with `shared.wait` and `is_empty` the calls by which endpoints are attached to it and threads sleep on
-/// its descriptor.
+/// Gives a queue with `shared.wait` and `is_empty` the methods that attach endpoints to it and let threads sleep on its descriptor.
 macro_rules! face {
     ($queue:ty) => {
         impl $queue {
-            /// Where its readers sleep.
+            /// The [`Wait`](super::wait::Wait) in which the queue's readers sleep.
             pub(in crate::completion) fn place(&self) -> &super::wait::Wait {
                 &self.shared.wait
             }
 
-            /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+            /// Makes readers and waiting threads drive `endpoint` from now on, for as long as it lives.
             ///
             /// # Errors
             /// If the system refuses to watch the endpoint's descriptor.
@@ -27,7 +26,7 @@ macro_rules! face {
             /// each sleep on it, [`try_wait`](Self::try_wait) must have returned true.
             ///
             /// # Errors
-            /// If the system has no descriptor to give.
+            /// If the system has no descriptor left.
             pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
                 self.shared.wait.descriptor()
             }
@@ -36,7 +35,7 @@ macro_rules! face {
             /// read, or progress to be made by reading, or by the owner of an endpoint that reports here.
             ///
             /// # Errors
-            /// If the system has no descriptor to give.
+            /// If the system has no descriptor left.
             pub fn try_wait(&self) -> io::Result<bool> {
                 Ok(self.shared.wait.arm()? && self.is_empty() && !self.shared.wait.is_undriven())
             }

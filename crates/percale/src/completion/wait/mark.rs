@@ -1,13 +1,13 @@
-//! Whether somebody sleeps, and from which value on he wants to be told.
+//! The mark that shows whether a thread sleeps, and from which value on it is to be woken.
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
-/// Nobody is to be told.
+/// No thread is to be woken.
 const NOBODY: u64 = u64::MAX;
 
-/// The mark that a sleeper sets, and whoever tells him takes down. One word: who takes it down for one sleeper cannot lose what
-/// another asked for. All accesses are sequentially consistent: who tells and who is about to sleep cannot miss each other, if
-/// the one publishes before he looks at the mark, and the other looks once more when he has set it.
+/// The mark that a sleeper sets, and that a waker clears. It is one word, so a waker that clears it for one sleeper cannot lose
+/// what another asked for. All accesses are sequentially consistent: the waker and a thread that is about to sleep cannot miss each
+/// other, if the waker publishes before it looks at the mark, and the other looks once more after it has set the mark.
 #[derive(Debug)]
 pub(super) struct Mark(AtomicU64);
 
@@ -18,20 +18,20 @@ impl Default for Mark {
 }
 
 impl Mark {
-    /// From now on somebody is to be told when a value is at least `from`; 0: of everything.
+    /// Asks for a wake-up when a value is at least `from`; 0: for everything.
     pub(super) fn set(&self, from: u64) {
         self.0.fetch_min(from.min(NOBODY - 1), Ordering::SeqCst);
         loom_fence();
     }
 
-    /// Whether anybody is to be told of anything.
+    /// Whether any thread is to be woken.
     #[inline]
     pub(super) fn is_set(&self) -> bool {
         loom_fence();
         self.0.load(Ordering::SeqCst) != NOBODY
     }
 
-    /// Whether anybody is to be told of a value that rose. It is asked for after the look at the mark.
+    /// Whether a thread is to be woken for a value that rose. `value` is called after the look at the mark.
     #[inline]
     pub(super) fn is_due(&self, value: impl FnOnce() -> u64) -> bool {
         loom_fence();
@@ -39,7 +39,8 @@ impl Mark {
         from != NOBODY && value() >= from
     }
 
-    /// Takes it down. Whether it was up: if so, the caller tells everybody, and each who goes on sleeping sets it again.
+    /// Clears the mark and returns whether it was set: if so, the caller wakes all sleepers, and each that goes on sleeping sets it
+    /// again.
     pub(super) fn take(&self) -> bool {
         self.0.swap(NOBODY, Ordering::SeqCst) != NOBODY
     }
@@ -53,7 +54,7 @@ mod model {
 
     use super::*;
 
-    /// Two wait for different values, as [`Wait::until_value`](super::super::Wait) does, while a third counts.
+    /// Two threads wait for different values, as [`Wait::until_value`](super::super::Wait) does, while a third counts.
     struct Place {
         mark: Mark,
         value: AtomicU64,
@@ -73,7 +74,7 @@ mod model {
             }
         }
 
-        /// Whether it would sleep on, rung or not.
+        /// Whether the sleeper would sleep on, rung or not.
         fn sleeps(&self, number: usize, from: u64) -> bool {
             for _ in 0..2 {
                 self.rung[number].store(false, Ordering::SeqCst);
@@ -82,7 +83,7 @@ mod model {
                     return false;
                 }
                 if !self.rung[number].load(Ordering::SeqCst) {
-                    return true; // It is asleep here until its event is rung.
+                    return true; // The thread sleeps here until its event is rung.
                 }
             }
             true

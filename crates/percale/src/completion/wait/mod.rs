@@ -1,21 +1,21 @@
 //! How a thread sleeps until a queue or counter has something.
 //!
-//! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that whoever
-//! waits also drives them. Threads sleep here in two ways:
-//! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. Whoever tells, wakes all of
-//!   them, and each looks for itself: they may wait for different things. Who waits for a counter's threshold is only told from there
-//!   on (`until_value`, `notify_value`); with several, the least counts.
-//! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. That is for one thread at a time.
+//! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that a waiting thread also
+//! drives them. Threads sleep here in two ways:
+//! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. A notification wakes all of them, and
+//!   each checks its own condition: they may wait for different things. A thread that waits for a counter's threshold is only
+//!   notified from that value on (`until_value`, `notify_value`); with several such threads, the lowest threshold counts.
+//! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. Only one thread at a time may do that.
 //!
-//! All descriptors are made when first needed; a queue that is only ever polled costs none.
+//! All descriptors are created on first use; a queue that is only ever polled has none.
 //!
-//! The rule for sleeping, both ways: **arm, look again, then sleep.** Whoever adds something publishes it first and
-//! then looks whether anybody is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock
-//! of the queue) between their two steps, so at least one of them sees the other: nothing is slept over, and while
-//! nobody sleeps, telling costs one load. A sleeper is on the list before it arms, so whoever finds the mark and takes
-//! it down finds the sleeper as well. What drains the descriptor is arming alone, and whoever armed looks afterwards.
+//! The rule for sleeping, both ways: **arm, look again, then sleep.** A thread that adds something publishes it first and then
+//! checks whether a sleeper is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock of the queue)
+//! between their two steps, so at least one of them sees the other: no wake-up is lost, and while no thread sleeps, a notification
+//! costs one load. A sleeper is on the list before it arms, so a thread that finds the mark and takes it down finds the sleeper as
+//! well. Only arming drains the descriptor, and the thread that armed looks again afterwards.
 //!
-//! Poll sets and wait sets have a place of their own, which follows those of their members (`followers`).
+//! Each poll set and wait set has a [`Wait`] of its own, which follows those of its members (`followers`).
 //!
 //! Locks: `drivers`, `sleepers` and `followers` are never held together, nor while a driver or a caller's function runs.
 
@@ -55,43 +55,44 @@ pub trait Progress: Send + Sync {
     /// Does what can be done now, without blocking.
     fn progress(&self);
 
-    /// Somebody is about to sleep: makes sure that [`descriptor`](Self::descriptor) becomes readable when there is
-    /// something to do. Returns false if there is something already.
+    /// Prepares for a thread that is about to sleep: makes sure that [`descriptor`](Self::descriptor) becomes readable when there
+    /// is something to do. Returns false if there is something already.
     ///
-    /// That holds until the descriptor has become readable, even if another thread makes progress meanwhile: an
-    /// endpoint that progress disarms makes its descriptor readable then, so that whoever armed it arms it again.
+    /// That holds until the descriptor has become readable, even if another thread makes progress meanwhile: an endpoint that
+    /// progress disarms makes its descriptor readable then, so that the thread that armed it arms it again.
     fn arm(&self) -> bool {
         true
     }
 
-    /// Sees to it that progress is made from now on without anybody's calls.
+    /// Makes sure that progress is made from now on without calls by the application.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     fn automate(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
-    /// arms again. An endpoint's also becomes readable for no reason after 100 ms, so that whoever sleeps on it looks again.
+    /// The descriptor that, once armed, becomes readable when there is something to do. It stays readable until progress was made
+    /// or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms without a reason, so that a thread that
+    /// sleeps on it looks again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Why a wait ended without what it waited for.
+/// Why a wait ended without finding what it waited for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The time was up.
+    /// The timeout expired.
     #[error("nothing came before the time was up")]
     TimedOut,
-    /// An endpoint of one owner reports here, and only its owner can drive it: the wait could last for ever.
+    /// An endpoint of one owner reports here, and only its owner can drive it: the wait could last forever.
     #[error(
         "an endpoint that reports here has one owner, so this wait cannot drive it; open it with bind_shared, or wait with the endpoint"
     )]
     NotDriven,
-    /// The system refused to let the thread sleep, mostly for want of descriptors.
+    /// The system could not let the thread sleep, mostly because no descriptors are left.
     #[error("the system refused a descriptor to sleep on: {0}; or poll instead")]
     System(io::Error),
 }
@@ -114,7 +115,7 @@ impl WaitError {
     }
 }
 
-/// What the application's own poll set holds: an epoll set with an eventfd and the set of the drivers in it.
+/// The application's own poll set watches this: an epoll set that holds an eventfd and the set of the drivers.
 #[derive(Debug)]
 struct Outside {
     epoll: OwnedFd,
@@ -124,24 +125,24 @@ struct Outside {
 /// Where threads sleep until a queue or counter has something.
 #[repr(C)]
 pub struct Wait {
-    /// Somebody sleeps, or is about to, and wants to be told.
+    /// Set while a thread sleeps, or is about to, and wants to be notified.
     armed: Mark,
-    /// Whether `drivers` has any.
+    /// Whether `drivers` is not empty.
     driven: AtomicBool,
-    /// They progress by themselves.
+    /// Whether the drivers make progress by themselves.
     automatic: AtomicBool,
     /// An eventfd for each thread that is in the sleeping part of `until`.
     sleepers: Mutex<Vec<Arc<EventDescriptor>>>,
-    /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
+    /// The endpoints that make progress. The list is replaced, never changed, so that no endpoint is driven under the lock.
     drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
     /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
     outside: OnceLock<Outside>,
-    /// Sets that this is a member of.
+    /// Poll sets and wait sets of which the owner of this `Wait` is a member.
     followers: Followers,
     /// Endpoints that report here and that no wait can drive.
     undriven: AtomicUsize,
-    /// The process that it was made in: in a forked child the locks may be held by threads that are not there.
+    /// The process that created this: in a forked child the locks may be held by threads that do not exist there.
     process: Option<Process>,
 }
 
@@ -158,7 +159,7 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// A wait that nobody drives.
+    /// A `Wait` without drivers.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -175,7 +176,7 @@ impl Wait {
         }
     }
 
-    /// Whether this is the process that it was made in, and not a fork of it.
+    /// Whether this is the process that created it, and not a fork of it.
     #[inline]
     pub(in crate::completion) fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
@@ -187,10 +188,11 @@ impl Wait {
         if self.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }
 
-    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives: once a look, however often it is attached.
+    /// Makes waiting threads and readers drive `driver` from now on, for as long as it lives: once a look, however often it is
+    /// attached.
     ///
     /// # Errors
-    /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
+    /// If a thread has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
@@ -209,7 +211,7 @@ impl Wait {
         if self.automatic.load(Ordering::SeqCst) {
             driver.automate()?;
         }
-        // Who sleeps already has not armed this one.
+        // A thread that sleeps already has not armed this driver.
         self.notify();
         self.followers.all().iter().try_for_each(|follower| follower.attached(driver))
     }
@@ -231,17 +233,17 @@ impl Wait {
         self.followers.all().iter().for_each(|follower| follower.detached(driver));
     }
 
-    /// An endpoint reports here that only its owner can drive. From then on waits that find nothing are refused.
+    /// Counts an endpoint that reports here and that only its owner can drive. From then on waits that find nothing are refused.
     pub(in crate::completion) fn add_undriven(&self) {
         self.undriven.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One of these endpoints is gone, or can be driven now.
+    /// Counts down when one of these endpoints is gone, or can be driven now.
     pub(in crate::completion) fn remove_undriven(&self) {
         self.undriven.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a wait could last for ever for want of an endpoint's progress.
+    /// Whether a wait could last forever because an endpoint makes no progress.
     pub(in crate::completion) fn is_undriven(&self) -> bool {
         self.undriven.load(Ordering::SeqCst) > 0
     }
@@ -263,13 +265,13 @@ impl Wait {
     /// Makes everything that feeds the queue progress by itself.
     pub(in crate::completion) fn automate(&self) -> io::Result<()> {
         if !self.is_here() || self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
-            return Ok(()); // Who is attached later is so from the beginning.
+            return Ok(()); // A driver that is attached later is automated in `attach`.
         }
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
     }
 
-    /// Wakes who sleeps. Called after what they wait for was published, with sequentially consistent order or under
-    /// the lock that they look under.
+    /// Wakes the sleepers. Called after what they wait for was published, with sequentially consistent order or under the lock that
+    /// they look under.
     #[inline]
     pub fn notify(&self) {
         if self.armed.is_set() {
@@ -277,7 +279,8 @@ impl Wait {
         }
     }
 
-    /// The same, of a value that rose: wakes nobody if all wait for a greater one. `value` is asked after the look at the mark.
+    /// Like [`notify`](Self::notify), but for a value that rose: wakes no thread if all wait for a greater value. `value` is called
+    /// after the look at the mark.
     #[inline]
     pub(in crate::completion) fn notify_value(&self, value: impl FnOnce() -> u64) {
         if self.armed.is_due(value) {
@@ -305,7 +308,7 @@ impl Wait {
             return Ok(set);
         }
         loop {
-            // The drivers are asked without the lock.
+            // The drivers' descriptors are requested without the lock.
             let known = self.drivers();
             let set = epoll::create(CreateFlags::CLOEXEC)?;
             for driver in known.iter().filter_map(Weak::upgrade) {
@@ -316,7 +319,7 @@ impl Wait {
             if Arc::ptr_eq(&drivers, &known) {
                 return Ok(self.set.get_or_init(|| set));
             }
-            // Others by now. If another thread was faster, its set has them.
+            // The drivers have changed. If another thread created the set first, that set holds them.
             if let Some(set) = self.set.get() {
                 return Ok(set);
             }
@@ -331,31 +334,32 @@ impl Wait {
         let outside = Outside { epoll: new_set()?, event: EventDescriptor::new()? };
         epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
         epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
-        // If another thread was faster, its descriptors are the ones.
+        // If another thread was faster, its descriptors are used.
         Ok(self.outside.get_or_init(|| outside))
     }
 
-    /// A descriptor for the application's own poll or epoll set. It is readable when there may be something; before
-    /// each sleep on it, [`arm`](Self::arm) and look again. One thread at a time may use it so.
+    /// A descriptor for the application's own poll or epoll set. It is readable when there may be something; before each sleep on
+    /// it, [`arm`](Self::arm) and look again. Only one thread at a time may use it like this.
     ///
     /// # Errors
-    /// If the system has no descriptor to give.
+    /// If the system has no descriptor left.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.outside()?.epoll.as_fd())
     }
 
-    /// Asks that the [`descriptor`](Self::descriptor) tell. Returns false if a driver has something to do already: then
-    /// make progress instead of sleeping. Otherwise look once more, and sleep if there is still nothing.
+    /// Arms the [`descriptor`](Self::descriptor). Returns false if a driver has something to do already: then make progress instead
+    /// of sleeping. Otherwise look once more, and sleep if there is still nothing.
     ///
     /// # Errors
-    /// If the system has no descriptor to give.
+    /// If the system has no descriptor left.
     pub fn arm(&self) -> io::Result<bool> {
-        // Drain before asking: a wake-up that comes after the asking must stay.
+        // Drain before arming: a wake-up that comes after arming must stay.
         drain(&self.outside()?.event)?;
         Ok(self.ask(0))
     }
 
-    /// Asks to be told when a value is at least `from`; 0: of everything.
+    /// Arms for a value of at least `from` (0: for everything), and arms the drivers. Returns false if a driver has something to do
+    /// already.
     fn ask(&self, from: u64) -> bool {
         self.armed.set(from);
         let mut calm = true;
@@ -365,19 +369,21 @@ impl Wait {
         calm
     }
 
-    /// Makes progress, and sleeps when there is none to be made, until `look` finds something.
+    /// Makes progress, and sleeps when no progress can be made, until `look` finds something.
     ///
     /// # Errors
-    /// If it does not within `timeout` (`None`: for ever), or the thread cannot sleep; at once, if it finds nothing and an endpoint
+    /// If it finds nothing within `timeout` (`None`: forever), or the thread cannot sleep; at once, if it finds nothing and an
+    /// endpoint
     /// reports here that only its owner can drive.
     pub fn until<R>(&self, timeout: Option<Duration>, look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
         self.until_value(0, timeout, look)
     }
 
-    /// The same, for who finds nothing before a value is at least `from`, unless something else tells.
+    /// Like [`until`](Self::until), but for a caller whose `look` finds nothing before a value is at least `from`: a value below
+    /// that does not wake it, other events do.
     ///
     /// # Errors
-    /// As [`until`](Self::until).
+    /// Those of [`until`](Self::until).
     pub(in crate::completion) fn until_value<R>(
         &self,
         from: u64,
@@ -444,7 +450,7 @@ impl<'a> Sleeper<'a> {
         let rest = Timespec::try_from(rest).ok();
         let set = self.wait.set()?;
         match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
-            // Interrupted by a signal: the caller looks again, and at the time.
+            // Interrupted by a signal: the caller looks again, and checks its deadline.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(named("poll")(error)),
         }
@@ -457,7 +463,7 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// What is under these locks is whole between any two statements, so a panic elsewhere spoils nothing.
+/// The data under these locks is consistent between any two statements, so a panic elsewhere does not corrupt it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Sleepers of both ways, with drivers that are told what to do.
+//! Sleepers of both ways, with drivers that the tests control.
 
 use super::*;
 use std::sync::atomic::AtomicU32;
@@ -62,7 +62,8 @@ fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
             assert!(!readable(&wait));
             wait.attach(&shared).unwrap();
         }
-        // Who waits goes to sleep when it has spun for a while, which on a slow processor may be one round: it waits again then.
+        // A waiting thread goes to sleep after it has spun for a while, which on a slow processor may be one round: then it waits
+        // again.
         let driven = || (driver.rounds.load(Ordering::Relaxed) > 3).then_some(());
         let waited = (0..100).any(|_| wait.until(Some(SPIN), driven).is_ok());
         assert!(waited, "driven {} times", driver.rounds.load(Ordering::Relaxed));

@@ -61,12 +61,12 @@ impl Context {
         let mut ours: Opaque = ptr::null_mut();
         // SAFETY: it was pushed above.
         let code: Code = unsafe { (cuda.functions.pop_context)(&raw mut ours) };
-        // It may be told of what went wrong on a device before, which is no end of what was done here: copies that have begun are waited for.
+        // The call may report an earlier error of a device. That does not end what was done here: copies that have begun are waited for.
         told(cuda.check("cuCtxPopCurrent", code));
         result
     }
 
-    /// A lane that nobody uses. The context is current.
+    /// Takes a lane that is not in use. The context is current.
     pub(super) fn take(&self, cuda: &Cuda) -> Result<(usize, Lane), DeviceError> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = lanes.free.pop() {
@@ -97,7 +97,7 @@ fn make_lane(cuda: &Cuda) -> Result<Lane, DeviceError> {
     let code = unsafe { (cuda.functions.make_event)(&raw mut event, NO_TIMING) };
     let made = cuda.check("cuEventCreate", code).map(|()| Lane { stream, event });
     if made.is_err() {
-        // SAFETY: it was made above; nothing is on it, and nobody has it.
+        // SAFETY: it was made above; nothing is on it, and there is no other reference to it.
         let code = unsafe { (cuda.functions.end_stream)(stream) };
         told(cuda.check("cuStreamDestroy", code));
     }

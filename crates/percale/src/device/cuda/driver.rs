@@ -45,8 +45,8 @@ impl Cuda {
     /// Loads the driver's library, and counts its devices.
     pub(super) fn load() -> Result<Self, DeviceError> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: the driver's library may be loaded by anybody, and its initializers touch nothing of ours. Another one was named by who
-        // runs this program, who vouches for it.
+        // SAFETY: any program may load the driver's library, and its initializers touch nothing of ours. A user that names another library vouches
+        // for it.
         let library = unsafe { Library::new(&name) };
         let library = library.map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -131,7 +131,7 @@ fn address(memory: Segment) -> Address {
 
 /// Memory at an address of the driver's.
 fn segment(address: Address, len: usize) -> Segment {
-    // SAFETY: memory that the driver gave; whoever gets it promises to use it as its kind may be.
+    // SAFETY: memory that the driver gave; the code that gets it promises to use it as its kind allows.
     unsafe { Segment::new(ptr::with_exposed_provenance_mut(address as usize), len) }
 }
 
@@ -151,7 +151,7 @@ unsafe impl Driver for Cuda {
         // Wider than any of the answers, so that none need be known to the byte; the order of bytes is the little one.
         let mut said = [0_u64; ASKED.len()];
         let room = said.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
-        // SAFETY: so many questions, and room for as many answers.
+        // SAFETY: `ASKED.len()` questions, and room for as many answers.
         let code = unsafe {
             (self.functions.pointer_attributes)(ASKED.len() as u32, ASKED.as_ptr(), room.as_ptr(), address as Address)
         };
@@ -232,7 +232,7 @@ unsafe impl Driver for Cuda {
     fn describe(&self, ordinal: u32) -> Result<String, DeviceError> {
         let mut name = [0_u8; 128];
         let handle = self.device(ordinal)?.handle;
-        // SAFETY: room for so many bytes.
+        // SAFETY: room for the bytes, one more than the length.
         let code = unsafe { (self.functions.device_name)(name.as_mut_ptr().cast(), name.len() as c_int - 1, handle) };
         self.check("cuDeviceGetName", code)?;
         let mut version = 0;
@@ -295,7 +295,7 @@ unsafe impl Driver for Cuda {
             let code = unsafe { (self.functions.host_device_address)(&raw mut mapped, first, 0) };
             let found = self.check("cuMemHostGetDevicePointer", code).map(|()| mapped);
             if found.is_err() {
-                // SAFETY: it was registered above; nobody was told.
+                // SAFETY: it was registered above, and its address was not returned.
                 let code = unsafe { (self.functions.unregister_host)(first) };
                 told(self.check("cuMemHostUnregister", code));
             }
@@ -340,7 +340,7 @@ unsafe impl Driver for Cuda {
             let code = unsafe { (self.functions.address_range)(&raw mut start, &raw mut len, first) };
             let found = self.check("cuMemGetAddressRange", code).map(|()| segment(first, len));
             if found.is_err() {
-                // SAFETY: it was opened above, and nobody has it.
+                // SAFETY: it was opened above, and its address was not returned.
                 let code = unsafe { (self.functions.close)(first) };
                 told(self.check("cuIpcCloseMemHandle", code));
             }
@@ -388,7 +388,7 @@ unsafe impl Driver for Cuda {
     }
 }
 
-/// What cannot be undone is told.
+/// Logs an error that the caller cannot act on.
 pub(super) fn told(result: Result<(), DeviceError>) {
     if let Err(error) = result {
         crate::later::later!(warn: %error, "memory of a device");

@@ -12,7 +12,7 @@ use crate::endpoint::{EndpointBuilder, SharedEndpoint};
 /// Requests that wait for an answer, unless the builder says otherwise.
 const BACKLOG: usize = 128;
 
-/// Collects what a listener is made of. [`Domain::listener`] makes one.
+/// Builds a listener. [`Domain::listener`] returns one.
 #[must_use = "nothing listens before `bind`"]
 pub struct ListenerBuilder<'d> {
     domain: &'d Domain,
@@ -29,13 +29,13 @@ impl<'d> ListenerBuilder<'d> {
         Self { domain, events: None, backlog: BACKLOG }
     }
 
-    /// Requests are told here; several listeners and endpoints may share a queue. Without: the listener has one of its own.
+    /// Reports requests in this queue; several listeners and endpoints may share a queue. Default: a queue of the listener's own.
     pub fn events(mut self, events: &EventQueue) -> Self {
         self.events = Some(events.clone());
         self
     }
 
-    /// How many requests may wait for an answer (FI_BACKLOG); further ones are rejected. Default 128.
+    /// Sets how many requests may wait for an answer (FI_BACKLOG); further ones are rejected. Default 128.
     pub const fn backlog(mut self, requests: usize) -> Self {
         self.backlog = requests;
         self
@@ -44,7 +44,7 @@ impl<'d> ListenerBuilder<'d> {
     /// Listens at `address` (`HOST:PORT`; port 0 for any free one).
     ///
     /// # Errors
-    /// If the address cannot be had, or the system refuses descriptors or a thread.
+    /// If the address cannot be bound, or the system refuses descriptors or a thread.
     pub fn bind(self, address: impl AsRef<str>) -> Result<Listener, BindError> {
         let events = self.events.unwrap_or_default();
         let builder = EndpointBuilder::new(self.domain).event_queue(&events);
@@ -55,8 +55,8 @@ impl<'d> ListenerBuilder<'d> {
     }
 }
 
-/// A passive endpoint (fi_passive_ep(3), fi_listen(3)): requests for connections arrive here, and nothing else. Closing it rejects those
-/// that wait.
+/// A passive endpoint (fi_passive_ep(3), fi_listen(3)): it receives requests for connections, and nothing else. Closing it rejects
+/// the waiting requests.
 pub struct Listener {
     endpoint: SharedEndpoint,
     events: EventQueue,
@@ -69,24 +69,24 @@ impl Listener {
         self.endpoint.address()
     }
 
-    /// Where requests are told. Reading and waiting here drives the listener.
+    /// The queue in which requests are reported. Reading and waiting here drives the listener.
     #[must_use]
     pub const fn events(&self) -> &EventQueue {
         &self.events
     }
 
-    /// How many requests may wait for an answer from now on; those that wait already stay.
+    /// Sets how many requests may wait for an answer from now on; those that wait already stay.
     pub fn set_backlog(&self, requests: usize) {
         self.endpoint.access.with(|engine| engine.set_backlog(requests));
     }
 
-    /// Requests that wait for an answer now.
+    /// The number of requests that wait for an answer now.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.endpoint.access.with(Engine::pending_requests)
     }
 
-    /// Peers that it keeps something for.
+    /// The number of peers for which it keeps state.
     #[cfg(test)]
     pub(crate) fn peers(&self) -> usize {
         self.with_engine(|engine| engine.core.peers.len())
@@ -98,7 +98,7 @@ impl Listener {
         self.endpoint.access.with_here(f)
     }
 
-    /// Makes progress; says whether anything happened.
+    /// Makes progress; returns whether anything happened.
     #[must_use]
     pub fn progress(&self) -> bool {
         self.endpoint.progress()

@@ -1,14 +1,15 @@
 //! Endpoints of one connection each (libfabric's `FI_EP_MSG`; fi_cm(3)).
 //!
-//! A [`Listener`] has an address. Who [connects](crate::EndpointBuilder::connect) there asks its owner, with up to [`DATA_LIMIT`] bytes; the
-//! owner reads an [`Event::ConnectionRequest`](crate::Event::ConnectionRequest) and [accepts](crate::EndpointBuilder::accept) it with an
-//! endpoint, or [rejects](ConnectionRequest::reject) it, again with data. Then both sides read
-//! [`Event::Connected`](crate::Event::Connected), or the one that asked [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
+//! A [`Listener`] has an address. A peer that [connects](crate::EndpointBuilder::connect) there sends a request to its owner, with
+//! up to [`DATA_LIMIT`] bytes; the owner reads an [`Event::ConnectionRequest`](crate::Event::ConnectionRequest) and
+//! [accepts](crate::EndpointBuilder::accept) it with an endpoint, or [rejects](ConnectionRequest::reject) it, again with data. Then
+//! both sides read [`Event::Connected`](crate::Event::Connected), or the connecting side reads
+//! [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
 //!
-//! Such an endpoint exchanges messages with its one peer, [`Endpoint::peer`], and with nobody else; everything else is as for any
-//! endpoint. Receives may be posted at any time, sends and accesses while the connection stands. When either side
-//! [shuts down](Endpoint::shutdown), closes or dies, the other reads [`Event::Shutdown`](crate::Event::Shutdown), once, after every
-//! message that had been handed over; receives that found no message fail. An endpoint is connected once in its lifetime.
+//! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]; everything else is as for any endpoint. Receives
+//! may be posted at any time, sends and accesses while the connection is up. When either side [shuts down](Endpoint::shutdown),
+//! closes or dies, the other reads [`Event::Shutdown`](crate::Event::Shutdown), once, after every message that had been handed
+//! over; receives that found no message fail. An endpoint is connected once in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +28,7 @@
 //! ```
 //!
 //! An endpoint makes progress on its connection as on everything else: in its calls, or when an event queue is read that a shared
-//! endpoint was bound to. A listener is shared: whoever reads or waits for its events drives it.
+//! endpoint was bound to. A listener is shared: every thread that reads or waits for its events drives it.
 
 mod listener;
 mod open;
@@ -50,38 +51,38 @@ pub use crate::wire::control::DATA_LIMIT;
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum ConnectionError {
-    /// The endpoint is not for one connection.
+    /// The endpoint was not opened for one connection.
     #[error("this endpoint is for many peers: open it with connect, accept or bind_single")]
     NotForOne,
-    /// It has, or had, a connection, or is about to.
+    /// The endpoint has, or had, a connection, or is connecting.
     #[error("this endpoint was connected before; an endpoint has one connection in its lifetime")]
     Used,
-    /// Nobody asked for a connection yet.
+    /// The endpoint has neither requested nor accepted a connection.
     #[error("this endpoint was neither connected nor used to accept")]
     Unconnected,
-    /// More than fits.
+    /// The data is longer than [`DATA_LIMIT`].
     #[error("{0} bytes are too many to go with a request or an answer; at most {DATA_LIMIT} are taken")]
     TooMuchData(usize),
-    /// The request cannot be answered any more.
+    /// The request can no longer be answered.
     #[error("the request is gone: it was answered, or who asked has left, or the listener was closed")]
     Gone,
-    /// There will be no connection.
+    /// The connection could not be made.
     #[error("no connection: {reason}")]
     Refused {
-        /// In short: `Refused` if the other side said no, or nobody listens.
+        /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
         error: ErrorCode,
-        /// Why.
+        /// The reason, as text.
         reason: String,
-        /// What the listener's owner gave with its rejection.
+        /// The data that the listener's owner passed with its rejection.
         data: Vec<u8>,
     },
-    /// The caller's patience has ended; the connection may still come.
+    /// The caller's timeout has expired; the connection may still come.
     #[error("the connection does not stand yet")]
     NotYet,
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
-    /// The endpoint was closed, by another handle.
+    /// The endpoint was closed through another handle.
     #[error("the endpoint was closed; open another one")]
     Closed,
     /// The endpoint could not be opened.
@@ -90,7 +91,7 @@ pub enum ConnectionError {
 }
 
 impl std::fmt::Debug for ConnectionError {
-    /// As it is displayed, without what the other side sent.
+    /// Formats the error as it is displayed, without the data that the other side sent.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ConnectionError({})", crate::debug::cut(&self.to_string()))
     }
@@ -103,7 +104,7 @@ impl ConnectionError {
         match self {
             Self::NotForOne => libc::EOPNOTSUPP,
             Self::Used | Self::Unconnected => 258, // FI_EOPBADSTATE
-            Self::TooMuchData(_) => libc::EINVAL,  // As fi_connect(3) has it for `paramlen`.
+            Self::TooMuchData(_) => libc::EINVAL,  // Like fi_connect(3) for `paramlen`.
             Self::Gone => libc::ECONNABORTED,
             Self::Refused { error, .. } => error.errno(),
             Self::NotYet => libc::EAGAIN,
@@ -114,40 +115,40 @@ impl ConnectionError {
     }
 }
 
-/// How far an endpoint's one connection is.
+/// The state of an endpoint's one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// Nobody asked for it.
+    /// No connection was requested or accepted yet.
     Unconnected,
-    /// It is being made.
+    /// The connection is being made.
     Connecting,
-    /// It stands.
+    /// The connection is up.
     Connected,
-    /// It did not come about.
+    /// The connection could not be made.
     Refused,
-    /// It stood, and either side has ended it.
+    /// The connection was up, and either side has ended it.
     Shutdown,
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Connects an endpoint of one connection to the listener at `address` (fi_connect(3)); `data`, at most [`DATA_LIMIT`] bytes, is
-    /// for its owner. Returns at once; how it ends is told by an event and by [`wait_connected`](Self::wait_connected). Whatever
-    /// comes of it, the endpoint cannot be connected again.
+    /// Connects an endpoint of one connection to the listener at `address` (fi_connect(3)); `data`, at most [`DATA_LIMIT`] bytes,
+    /// is sent to its owner. Returns at once; an event and [`wait_connected`](Self::wait_connected) report the result. Whatever the
+    /// result, the endpoint cannot be connected again.
     ///
     /// # Errors
-    /// If the endpoint is no such endpoint, or was used before; the address means nothing; or the data is too much.
+    /// If the endpoint is not for one connection, or was used before; the text is no address; or the data is too long.
     pub fn connect(&self, address: impl AsRef<str>, data: &[u8]) -> Result<(), ConnectionError> {
         let address = resolve(address.as_ref())?;
         let timeout = self.answer_timeout;
         self.access.with(|engine| engine.call(address, data, timeout))
     }
 
-    /// Accepts a request with an endpoint of one connection (fi_accept(3)); `data`, at most [`DATA_LIMIT`] bytes, is for who asked.
-    /// Returns at once; an event tells when the connection stands.
+    /// Accepts a request with an endpoint of one connection (fi_accept(3)); `data`, at most [`DATA_LIMIT`] bytes, is sent to the
+    /// connecting side. Returns at once; an event reports when the connection is up.
     ///
     /// # Errors
-    /// If the endpoint is no such endpoint, or was used before; the request is gone; or the data is too much. If the request is
-    /// gone the endpoint cannot be used any more.
+    /// If the endpoint is not for one connection, or was used before; the request is gone; or the data is too long. If the request
+    /// is gone the endpoint cannot be used any more.
     pub fn accept(&self, request: &ConnectionRequest, data: &[u8]) -> Result<(), ConnectionError> {
         let timeout = self.domain.inner.settings.connect_timeouts.longest();
         // One lock after the other, never both.
@@ -155,9 +156,9 @@ impl<A: Ownership> Endpoint<A> {
         request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.call_off(&gone.to_string())))
     }
 
-    /// Ends the connection in good order (fi_shutdown(3)): what was handed over is sent, for a second at most if the peer does not
-    /// take it; then everything outstanding fails with [`ErrorCode::Canceled`], and the peer reads
-    /// [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection is over already.
+    /// Ends the connection in good order (fi_shutdown(3)): data that was handed over is sent, for a second at most if the peer does
+    /// not take it; then all outstanding operations fail with [`ErrorCode::Canceled`], and the peer reads
+    /// [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has ended already.
     ///
     /// # Errors
     /// If the endpoint is not for one connection, or this is a forked child.
@@ -165,11 +166,11 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(super::engine::Engine::shutdown)
     }
 
-    /// Waits, making progress, until the connection stands; returns what the other side gave with its request or acceptance.
-    /// At most `timeout` (`None`: as long as it takes).
+    /// Waits, making progress, until the connection is up; returns the data that the other side passed with its request or
+    /// acceptance. Waits at most `timeout` (`None`: without a limit).
     ///
     /// # Errors
-    /// If there will be no connection; [`ConnectionError::NotYet`] if `timeout` passed first.
+    /// If the connection cannot be made; [`ConnectionError::NotYet`] if `timeout` expired first.
     pub fn wait_connected(&self, timeout: Option<Duration>) -> Result<Vec<u8>, ConnectionError> {
         if !self.access.is_here() {
             return Err(ConnectionError::Forked);
@@ -178,26 +179,27 @@ impl<A: Ownership> Endpoint<A> {
         self.access.wait_until(deadline, super::engine::Engine::outcome).unwrap_or(Err(ConnectionError::NotYet))
     }
 
-    /// How far the endpoint's one connection is; `None` if it is for many peers.
+    /// The state of the endpoint's one connection; `None` if it is for many peers.
     #[must_use]
     pub fn connection_state(&self) -> Option<ConnectionState> {
         self.access.with(super::engine::Engine::connection_state)
     }
 
-    /// How operations name the peer of an endpoint of one connection: always the same. [`PeerAddress::UNSPECIFIED`] for others.
+    /// The number by which operations name the peer of an endpoint of one connection: always the same. [`PeerAddress::UNSPECIFIED`]
+    /// for other endpoints.
     #[must_use]
     pub const fn peer(&self) -> PeerAddress {
         self.peer
     }
 
-    /// The peer of an endpoint of one connection: the listener that it connected to, or the address of who asked (fi_getpeer(3)).
-    /// `None` before, and for other endpoints.
+    /// The address of the peer of an endpoint of one connection: the listener that it connected to, or the peer that requested the
+    /// connection (fi_getpeer(3)). `None` before, and for other endpoints.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.access.with(super::engine::Engine::remote)
     }
 
-    /// Unique among the endpoints of this process: how events name it.
+    /// The number by which events name the endpoint, unique among the endpoints of this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.access.with(|engine| engine.id())

@@ -9,19 +9,19 @@ use crate::endpoint::{Endpoint, EndpointBuilder};
 
 impl EndpointBuilder<'_> {
     /// Opens an endpoint of one connection at `address` (`HOST:PORT`; port 0 for any free one), for one owner. It is not connected:
-    /// receives can be posted, then [`connect`](Endpoint::connect) or [`accept`](Endpoint::accept) be called. An address vector that
-    /// was given is not used.
+    /// receives can be posted, then [`connect`](Endpoint::connect) or [`accept`](Endpoint::accept) can be called. An address vector
+    /// of the builder is not used.
     ///
     /// # Errors
-    /// If the address cannot be had, or the system refuses descriptors.
+    /// If the address cannot be bound, or the system refuses descriptors.
     pub fn bind_single(self, address: impl AsRef<str>) -> Result<Endpoint, BindError> {
         self.owned(resolve(address.as_ref())?, Purpose::Single)
     }
 
-    /// As [`bind_single`](Self::bind_single), for many threads.
+    /// Like [`bind_single`](Self::bind_single), but for many threads.
     ///
     /// # Errors
-    /// If the address cannot be had, or the system refuses descriptors or a thread.
+    /// If the address cannot be bound, or the system refuses descriptors or a thread.
     pub fn bind_single_shared(self, address: impl AsRef<str>) -> Result<Endpoint<Shared>, BindError> {
         self.shared(resolve(address.as_ref())?, Purpose::Single)
     }
@@ -30,16 +30,16 @@ impl EndpointBuilder<'_> {
     /// [connects](Endpoint::connect) it to the listener at `address`.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, or the data is too much. What becomes of the request is told later.
+    /// If the endpoint cannot be opened, or the data is too long. The result of the request is reported later.
     pub fn connect(self, address: impl AsRef<str>, data: &[u8]) -> Result<Endpoint<Owned>, ConnectionError> {
         let from = self.near(resolve(address.as_ref())?);
         connected(self.owned(from, Purpose::Single)?, address.as_ref(), data)
     }
 
-    /// As [`connect`](Self::connect), for many threads.
+    /// Like [`connect`](Self::connect), but for many threads.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, or the data is too much. What becomes of the request is told later.
+    /// If the endpoint cannot be opened, or the data is too long. The result of the request is reported later.
     pub fn connect_shared(self, address: impl AsRef<str>, data: &[u8]) -> Result<Endpoint<Shared>, ConnectionError> {
         let from = self.near(resolve(address.as_ref())?);
         connected(self.shared(from, Purpose::Single)?, address.as_ref(), data)
@@ -48,22 +48,22 @@ impl EndpointBuilder<'_> {
     /// Opens an endpoint at any free port of the listener's address, and [accepts](Endpoint::accept) a request with it.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, the request is gone, or the data is too much.
+    /// If the endpoint cannot be opened, the request is gone, or the data is too long.
     pub fn accept(self, request: &ConnectionRequest, data: &[u8]) -> Result<Endpoint<Owned>, ConnectionError> {
         let endpoint = self.owned(request.place(), Purpose::Single)?;
         endpoint.accept(request, data).map(|()| endpoint)
     }
 
-    /// As [`accept`](Self::accept), for many threads.
+    /// Like [`accept`](Self::accept), but for many threads.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, the request is gone, or the data is too much.
+    /// If the endpoint cannot be opened, the request is gone, or the data is too long.
     pub fn accept_shared(self, request: &ConnectionRequest, data: &[u8]) -> Result<Endpoint<Shared>, ConnectionError> {
         let endpoint = self.shared(request.place(), Purpose::Single)?;
         endpoint.accept(request, data).map(|()| endpoint)
     }
 
-    /// Where to open an endpoint that is to connect there.
+    /// The address at which to open an endpoint that is to connect to `there`.
     fn near(&self, there: SocketAddr) -> SocketAddr {
         let ip = match there.ip() {
             ip if ip.is_loopback() || self.is_simulated() => ip,

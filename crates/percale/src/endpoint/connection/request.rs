@@ -10,9 +10,9 @@ use crate::endpoint::ownership::WeakShared;
 use crate::endpoint::ownership::reach::Reach;
 use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 
-/// Somebody wants a connection: to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
-/// [rejected](Self::reject), once. It is good until then, or until who asked or the listener is gone. A request that is dropped
-/// unanswered is rejected. Each handle is the same request.
+/// A request for a connection, to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
+/// [rejected](Self::reject), once. It is valid until then, or until the connecting peer or the listener is gone. A request that is
+/// dropped unanswered is rejected. Each clone is a handle to the same request.
 #[derive(Clone)]
 pub struct ConnectionRequest {
     request: Arc<Request>,
@@ -28,7 +28,7 @@ impl PartialEq for ConnectionRequest {
 
 impl Eq for ConnectionRequest {}
 
-/// What a request is.
+/// The data of a request.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// Its number at its listener.
@@ -36,9 +36,9 @@ pub(crate) struct Request {
     pub(crate) listener: WeakShared,
     /// The listener's address.
     pub(crate) at: SocketAddr,
-    /// The listener listens on every interface.
+    /// Whether the listener listens on every interface.
     pub(crate) anywhere: bool,
-    /// Who asks: its address and its incarnation.
+    /// The address of the connecting peer; its incarnation follows.
     pub(crate) from: SocketAddr,
     pub(crate) incarnation: u128,
     pub(crate) data: Vec<u8>,
@@ -56,28 +56,28 @@ impl ConnectionRequest {
         Self { request: Arc::new(request) }
     }
 
-    /// The endpoint that asks.
+    /// The address of the endpoint that requests the connection.
     #[must_use]
     pub fn from(&self) -> SocketAddr {
         self.request.from
     }
 
-    /// What it gave with its request.
+    /// The data that it passed with its request.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.request.data
     }
 
-    /// The address of the listener that was asked.
+    /// The address of the listener that received the request.
     #[must_use]
     pub fn listener(&self) -> SocketAddr {
         self.request.at
     }
 
-    /// Rejects the request (fi_reject(3)); `data`, at most [`DATA_LIMIT`] bytes, is for who asked.
+    /// Rejects the request (fi_reject(3)); `data`, at most [`DATA_LIMIT`] bytes, is sent to the connecting peer.
     ///
     /// # Errors
-    /// If the request is gone, or the data is too much.
+    /// If the request is gone, or the data is too long.
     pub fn reject(&self, data: &[u8]) -> Result<(), ConnectionError> {
         if data.len() > DATA_LIMIT {
             return Err(ConnectionError::TooMuchData(data.len()));
@@ -85,7 +85,7 @@ impl ConnectionRequest {
         self.answer(&Control::Rejected { why: Rejection::Owner, data: data.to_vec() })
     }
 
-    /// Tells who asked which endpoint it is to connect to.
+    /// Sends the connecting peer the address of the endpoint that it is to connect to.
     pub(super) fn grant(&self, to: Awaiting, data: &[u8]) -> Result<(), ConnectionError> {
         let Awaiting { address, anywhere, incarnation } = to;
         self.answer(&Control::Granted { address, anywhere, incarnation, data: data.to_vec() })
@@ -96,12 +96,12 @@ impl ConnectionRequest {
         listener.with(|engine| engine.answer_request(self.request.number, answer))
     }
 
-    /// Who asks: its address and incarnation.
+    /// The connecting peer's address and incarnation.
     pub(super) fn caller(&self) -> (SocketAddr, u128) {
         (self.request.from, self.request.incarnation)
     }
 
-    /// Where to open an endpoint that accepts.
+    /// The address at which to open an endpoint that accepts.
     pub(super) fn place(&self) -> SocketAddr {
         let ip = match self.request.at.ip() {
             IpAddr::V4(_) if self.request.anywhere => Ipv4Addr::UNSPECIFIED.into(),

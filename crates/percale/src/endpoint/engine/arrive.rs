@@ -1,4 +1,4 @@
-//! What arrives: the core as its links' sink.
+//! Handles arriving frames: the core is the sink of its links.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -20,7 +20,8 @@ use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
 
 impl Core {
-    /// The receive that this message goes to, if one is posted: removed from its table, or (multi-receive) a part of it.
+    /// Returns the receive to which this message goes, if one is posted. The receive is removed from its table; for a multi-receive buffer,
+    /// a part of it is returned.
     #[inline]
     pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
         let Self { messages, tagged: tagged_table, collectives, multis, multi_minimum, .. } = self;
@@ -79,9 +80,9 @@ impl Core {
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
     }
 
-    /// The commonest message of all, without detours: it carries a tag and data at most, has a receive of one segment, fits it,
-    /// and is reported to the endpoint's own queue and nowhere else, as returned. `None` if anything is otherwise; then nothing
-    /// was done.
+    /// Delivers a message of the most common kind, on a fast path: it carries a tag and data at most, has a receive of one segment, fits
+    /// it, and is reported to the endpoint's own queue and nowhere else. Returns its completion. Returns `None`, and does nothing, if any
+    /// of this does not hold.
     #[inline(always)]
     fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
         let Self { messages, tagged: tagged_table, peers, receive: reports, .. } = self;
@@ -107,8 +108,8 @@ impl Core {
         Some(Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source })
     }
 
-    /// Such a message, reported to the queue. False if it is no such message.
-    // Out of line, and few arguments: then nothing need be saved.
+    /// Delivers such a message and reports it to the queue. Returns false if it is no such message.
+    // Out of line, and with few arguments, so that no registers need be saved.
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
         let Some(entry) = self.in_place(from, head, payload) else { return false };
@@ -116,7 +117,8 @@ impl Core {
         true
     }
 
-    /// Such a message, reported to whoever reads the queue just now, in which nothing waits. False if it is no such message.
+    /// Like [`message_in_place`](Self::message_in_place), but returns the completion in `into` to the caller, which is reading the empty
+    /// queue at this moment. Returns false if it is no such message.
     #[inline(always)]
     pub(super) fn message_at_once(
         &mut self,
@@ -131,7 +133,7 @@ impl Core {
         true
     }
 
-    /// Any frame.
+    /// Handles any frame.
     #[inline(never)]
     fn any_frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
         if !self.gate.admits(head.kind) {
@@ -163,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Any eager message that arrived whole.
+    /// Handles any eager message that arrived whole.
     #[inline(never)]
     fn message_by_parts(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
@@ -179,7 +181,7 @@ impl Core {
 
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
-        // First: a shared receive that has come meanwhile takes it at once.
+        // The charge comes first: a shared receive that was posted meanwhile takes the message, and releases the charge, at once.
         self.charge(message.from, charge_of(&message));
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
@@ -190,7 +192,7 @@ impl Core {
         held
     }
 
-    /// An offer arrived.
+    /// Handles the offer of a message.
     fn offered(&mut self, from: Connection, head: Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
             return self.peers.accuse(from, "an offer shorter than offers are");
@@ -203,7 +205,7 @@ impl Core {
         }
     }
 
-    /// The receiver wants nothing of an offer of ours.
+    /// Handles the notice that the receiver wants none of the payload of a local offer.
     fn not_pulled(&mut self, from: Connection, wire: u32) {
         let Some(id) = self.send_of(from, wire) else { return };
         if let SendState::Open(send) = &self.sends[id].state
@@ -214,11 +216,11 @@ impl Core {
         self.send_step(id, |send| send.payload = Payload::Over);
     }
 
-    /// The receiver has delivered a message of ours, or (with an error code) could not.
+    /// Handles the acknowledgement that the receiver has delivered a message, or (with an error code) could not.
     fn acknowledged(&mut self, from: Connection, wire: u32, why: u64) {
         let Some(id) = self.send_of(from, wire) else { return };
         let SendState::Open(send) = &mut self.sends[id].state else {
-            self.sends.remove(id); // It was reported before. This was the last that the peer owed.
+            self.sends.remove(id); // It was reported before. This was the last answer that the peer owed.
             return;
         };
         if why == 0 {
@@ -231,7 +233,7 @@ impl Core {
         }
     }
 
-    /// The receiver could not take a message of ours, and has said its last word about it.
+    /// Ends a send with a message that the receiver could not take. The receiver sends no further answer about it.
     fn not_taken(&mut self, id: Id<super::types::Send>, why: u64) {
         if let SendState::Open(send) = &mut self.sends[id].state {
             send.ack = false;
@@ -247,7 +249,7 @@ impl Core {
         self.send_failed(id, code, why);
     }
 
-    /// The peer asks for the payload of an offer of ours.
+    /// Handles the peer's request for the payload of a local offer.
     fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if payload.len() > Request::MAX {
             return self.peers.accuse(from, "a pull request longer than pull requests are");
@@ -259,7 +261,7 @@ impl Core {
         };
         let source = match asked {
             Asked::Source(source) => source,
-            Asked::Gone => Lease::own(&Segments::EMPTY), // Less than is wanted: the transport answers so.
+            Asked::Gone => Lease::own(&Segments::EMPTY), // Less than is wanted: the transport answers accordingly.
             Asked::Nothing => {
                 return self.peers.accuse(from, "a pull request for an operation that offers nothing");
             }
@@ -268,7 +270,7 @@ impl Core {
         self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
     }
 
-    /// The payload of a send of ours, from now on under way.
+    /// Returns the payload of a local send, and marks it as being read by a transport.
     fn send_asked(&mut self, from: Connection, wire: u32) -> Asked {
         let Some(id) = self.send_of(from, wire) else { return Asked::Gone };
         let SendState::Open(send) = &mut self.sends[id].state else { return Asked::Gone };
@@ -285,9 +287,9 @@ impl Core {
     }
 }
 
-/// What a pull request finds.
+/// The result of a pull request.
 pub(super) enum Asked {
-    /// The bytes of an operation of ours.
+    /// The bytes of a local operation.
     Source(Lease),
     /// An operation that is gone: the request is late.
     Gone,
@@ -295,9 +297,9 @@ pub(super) enum Asked {
     Nothing,
 }
 
-/// The next part of a multi-receive buffer, for a message of `len` bytes.
+/// Takes the next part of a multi-receive buffer, for a message of `len` bytes.
 pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receive {
-    // One segment, as was checked; a message of no bytes has a place in it too.
+    // The buffer has one segment, as was checked. An empty message has a place in it too.
     let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
     let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
     state.used = state.used.saturating_add(part.len());
@@ -306,8 +308,8 @@ pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receiv
 }
 
 impl Core {
-    /// A remote access arrives in pieces. A write goes straight to its region if it can; else the access is put together: its
-    /// length is bounded by the link.
+    /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible; else the access is assembled in a
+    /// buffer, whose length the link bounds.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {
@@ -353,7 +355,7 @@ impl Sink for Core {
     fn begin(&mut self, from: Connection, mut head: Head) -> Landing {
         if !self.gate.admits(head.kind) {
             self.peers.accuse(from, STRANGER);
-            head.kind = Kind::Nothing; // Its bytes land where nobody looks.
+            head.kind = Kind::Nothing; // Its bytes are discarded.
         }
         if !is_eager(head.kind) {
             return self.begin_remote(from, head);
@@ -463,7 +465,7 @@ impl Sink for Core {
         let SendState::Open(send) = &mut self.sends[id].state else { return };
         let refused = send.payload == Payload::LeavingRefused;
         match result {
-            // The peer had asked for nothing of an operation that is gone, or of another kind.
+            // The push was for an operation that is gone, or of another kind, and sent nothing of this one.
             _ if !matches!(send.payload, Payload::Leaving | Payload::LeavingRefused) => {}
             Ok(()) if refused => self.not_taken(id, 0),
             Ok(()) => self.send_step(id, |send| send.payload = Payload::Over),
@@ -477,7 +479,7 @@ impl Sink for Core {
     }
 }
 
-/// How a failed pull is reported.
+/// Returns the error code and text of a failed pull.
 fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
     match error {
         PullError::Fault => {

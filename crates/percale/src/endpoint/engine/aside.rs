@@ -1,20 +1,21 @@
-//! Memory that outlives its endpoint: a local peer may still be writing to it.
+//! Memory that outlives its endpoint, because a local peer may still be writing to it.
 //!
-//! A peer that was stopped in the middle of a copy goes on with it once it is continued, however long the endpoint that it copies
-//! for has been closed. So what closing endpoints own of such operations is kept here until the peer has let go of it or its
-//! process has ended, never less; and operations on memory of the application are reported only then.
+//! A peer that was stopped in the middle of a copy continues it when it is resumed, however long the endpoint has been closed. So the
+//! memory that closing endpoints own for such operations is kept here until the peer has let go of it or its process has ended, never
+//! shorter; and operations on memory of the application are reported only then.
 //!
-//! It is looked at when endpoints are opened and closed, by progress threads, and by readers of queues, never under an endpoint's lock: what
-//! is dropped here may run code of the application.
+//! The kept memory is checked when endpoints are opened and closed, by progress threads, and by readers of queues, never under an
+//! endpoint's lock: dropping it may run code of the application.
 //!
-//! Nothing is given up, however much is kept: a report would be lost, with the room that was reserved for it. What bounds it:
-//! * Of one connection it is at most eight pulls and one long access, and only where the peer was stopped in the middle of a copy, or does
-//!   not keep the protocol. Memory and operations are those that the application posted.
-//! * Of one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was closed.
-//! * What is kept holds descriptors that pin the peer's process, so there are no more connections than descriptors.
-//! * It ends with the peer's process.
+//! Nothing is dropped early, however much is kept: a report would be lost, with the room that was reserved for it. The amount is bounded as
+//! follows:
+//! * For one connection it is at most eight pulls and one long access, and only if the peer was stopped in the middle of a copy, or
+//!   violates the protocol. Memory and operations are those that the application posted.
+//! * For one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was closed.
+//! * Each kept connection holds descriptors that pin the peer's process, so there are no more connections than descriptors.
+//! * All of it is released when the peer's process ends.
 //!
-//! A look at it takes [`LOOKS`] of them at most, in turn, so that readers of queues do not pay for many.
+//! One check covers at most [`LOOKS`] closed endpoints, in turn, so that readers of queues do not pay for many.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,10 +34,10 @@ use crate::memory::forked::PerProcess;
 use crate::transport::shm::Residue;
 use crate::trigger::Transfer;
 
-/// How many closed endpoints are looked at, at a time.
+/// The maximum number of closed endpoints that one check covers.
 const LOOKS: usize = 64;
 
-/// Memory of an operation. It is never looked at, only dropped.
+/// Memory of an operation. It is never used, only dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the values are owned, not used")]
 pub(super) enum Memory {
@@ -48,20 +49,20 @@ pub(super) enum Memory {
     Access(Execution),
 }
 
-/// What is to be reported once the memory is the application's again.
+/// A report that is due when the application may use the memory again.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// Where.
+    /// Where it is reported.
     pub(super) place: LatePlace,
-    /// Room was reserved there.
+    /// Whether room was reserved there.
     pub(super) reserved: bool,
     pub(super) error: ErrorEntry,
     pub(super) counters: Vec<Counter>,
-    /// It is a part of this buffer of a shared context, which is not released before that.
+    /// The buffer of a shared receive context of which it is a part. The buffer is not released before this report.
     pub(super) part: Option<Arc<Many>>,
 }
 
-/// Where a late end is reported.
+/// Where the late end of an operation is reported.
 #[derive(Debug)]
 pub(super) enum LatePlace {
     /// In this queue.
@@ -91,7 +92,7 @@ impl Late {
     }
 }
 
-/// What one endpoint left.
+/// The memory and the reports that one closed endpoint left.
 #[derive(Debug)]
 pub(super) struct Aside {
     residues: Vec<Residue>,
@@ -104,12 +105,12 @@ impl Aside {
         Self { residues, memory, reports: Vec::new() }
     }
 
-    /// Whether no peer writes to the memory any more.
+    /// Returns whether no peer writes to the memory any more.
     pub(super) fn is_over(&self) -> bool {
         self.residues.iter().all(|residue| residue.release().is_some())
     }
 
-    /// Reports this when it is over.
+    /// Adds a report that is made when no peer writes to the memory any more.
     pub(super) fn report(&mut self, late: Late) {
         self.reports.push(late);
     }
@@ -122,22 +123,22 @@ impl Aside {
 }
 
 static KEPT: PerProcess<Mutex<VecDeque<Aside>>> = PerProcess::new();
-/// How many are kept; in a forked child, how many its parent kept.
+/// The number of closed endpoints in [`KEPT`]. In a forked child, the number that its parent kept.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps what a closed endpoint left, until it is over.
+/// Keeps the memory and the reports of a closed endpoint until no peer writes to the memory any more.
 #[cold]
 pub(super) fn keep(aside: Aside) {
     crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint, which is kept until it has let go of it"
     );
-    // An endpoint that is here has its process's mark, so this one is found.
+    // This does not fail: the mark of this process was made when the endpoint was opened.
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push_back(aside);
     COUNT.store(kept.len(), Ordering::Relaxed);
 }
 
-/// Gives back what is over, as far as it looks: see the module. Costs a load if nothing is kept.
+/// Releases and reports memory to which no peer writes any more, for at most [`LOOKS`] closed endpoints. Costs one load if nothing is kept.
 #[inline]
 pub(crate) fn settle() {
     if COUNT.load(Ordering::Relaxed) > 0 {
@@ -150,7 +151,7 @@ fn settle_some() {
     let Some(kept) = KEPT.get() else { return };
     let mut over = Vec::new();
     {
-        let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is at it.
+        let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is checking.
         for _ in 0..kept.len().min(LOOKS) {
             let Some(aside) = kept.pop_front() else { break };
             if aside.is_over() {

@@ -1,18 +1,19 @@
-//! The windows that were bound through an endpoint lately: whoever invalidates one of them finds it without a lock.
+//! The windows that were bound through an endpoint lately. A thread that invalidates one of them finds it without a lock.
 
 use std::sync::Arc;
 
 use crate::memory::window::Cell;
 
-/// As many as are kept, one for each of these indices.
+/// The number of windows that are kept: one for each value of the window's index modulo this.
 const PLACES: usize = 64;
 
-/// The windows that were bound through an endpoint lately. It is a help and no more: what is not here is in the domain's table, and what is here may be deallocated.
+/// The windows that were bound through an endpoint lately. This is only a cache: windows that are not here are in the domain's table, and
+/// windows that are here may be deallocated.
 #[derive(Debug, Default)]
 pub(crate) struct BoundWindows(Option<Box<[Option<Arc<Cell>>; PLACES]>>);
 
 impl BoundWindows {
-    /// A window is bound.
+    /// Records a window that is bound.
     #[inline]
     pub(super) fn note(&mut self, cell: &Arc<Cell>) {
         let places = self.0.get_or_insert_with(|| Box::new([const { None }; PLACES]));
@@ -22,14 +23,14 @@ impl BoundWindows {
         }
     }
 
-    /// The window that may be bound with this key.
+    /// Returns the window that may be bound with this key.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<&Arc<Cell>> {
         let index = key >> 8;
         self.0.as_ref()?[index as usize % PLACES].as_ref().filter(|cell| cell.index() == index)
     }
 
-    /// Whether any was ever bound.
+    /// Returns whether any window was ever bound.
     pub(super) const fn any(&self) -> bool {
         self.0.is_some()
     }

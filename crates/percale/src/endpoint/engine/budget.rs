@@ -1,17 +1,17 @@
-//! What one peer may make this endpoint keep: unexpected messages, and answers that the peer does not take.
+//! Limits for the memory that one peer can make this endpoint keep: unexpected messages, and answers that the peer does not take.
 //!
-//! Every connection has a budget of its own, so no peer's use changes what another gets. It is charged when something arrives and
-//! released when that is received, thrown away or sent.
+//! Every connection has a budget of its own, so no peer's use changes what another gets. The budget is charged when something arrives and
+//! released when that is received, discarded or sent.
 //!
-//! 1. *Unexpected messages.* Each is charged with its bytes that are here, and with [`HEAD`] for itself, an offer too. Above the cap
-//!    ([`DomainBuilder::unexpected_cap`](crate::DomainBuilder::unexpected_cap)) the peer is asked to offer what it would send, until half of the cap is free.
-//!    One that sends on, [`BEYOND`] the cap, is not read until receives have taken enough. percale's senders do not get there: they
-//!    stop when they read the request.
-//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait the peer is not
-//!    read, and messages to it wait behind the answers. Two peers that both have many answers to send cannot stop each other
-//!    for good: a backlog is longer than what the pipe between them holds of frames that want an answer, and answers leave first.
-//! 3. What peers that are gone left, and nobody has received yet, is kept up to [`PARTED`] times what one peer may hold. Beyond that, the
-//!    messages of the one that left first are dropped.
+//! 1. *Unexpected messages.* Each message, and each offer, is charged with its bytes that are here, and with [`HEAD`] for itself. Above the
+//!    cap ([`DomainBuilder::unexpected_cap`](crate::DomainBuilder::unexpected_cap)) the peer is asked to offer messages rather than to send
+//!    them, until half of the cap is free. A peer that continues to send is not read while its messages exceed the cap by more than
+//!    [`BEYOND`]. percale's senders do not reach that limit: they stop when they read the request.
+//! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait the peer is not read,
+//!    and messages to it wait behind the answers. Two peers that both have many answers to send cannot block each other permanently: a
+//!    backlog is longer than the number of frames that want an answer in the pipe between them, and answers leave first.
+//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times what one peer may hold. Beyond that,
+//!    the messages of the peer that left first are dropped.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -24,19 +24,19 @@ use super::types::{Action, Body, Unexpected};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Kind};
 
-/// What an unexpected message counts besides its bytes: its head, and its entry in the tables.
+/// The charge for an unexpected message besides its bytes, for its head and its entry in the tables.
 pub(super) const HEAD: usize = 256;
 
-/// So much may be held of one peer beyond the cap: what was on its way when the peer was asked to stop, and offers.
+/// The number of bytes that may be held for one peer beyond the cap: those that were on their way when the peer was asked to stop, and offers.
 pub(super) const BEYOND: usize = 64 << 20;
 
-/// Answers that may wait for one peer's link; one with a payload or a transfer counts as [`HEAVY`].
+/// The number of answers that may wait for one peer's link. An answer with a payload or a transfer counts as [`HEAVY`].
 pub(super) const BACKLOG: usize = 1 << 18;
 
-/// What an answer that is more than a head counts.
+/// The weight of an answer that is more than a head.
 const HEAVY: usize = 8;
 
-/// All peers that are gone may have left so many times what one peer may hold.
+/// All disconnected peers together may have left this many times what one peer may hold.
 const PARTED: usize = 2;
 
 /// An answer that waits. Most are heads, which are kept small.
@@ -60,14 +60,14 @@ impl Owed {
 pub(crate) struct Budget {
     /// Bytes of its unexpected messages.
     held: usize,
-    /// It was asked to offer rather than to send.
+    /// Whether the peer was asked to offer rather than to send.
     told: bool,
     backlog: VecDeque<Owed>,
-    /// Of the backlog.
+    /// The weight of the backlog.
     weight: usize,
-    /// The backlog is too long.
+    /// Whether the backlog is too long.
     choked: bool,
-    /// It is not read.
+    /// Whether the peer is not read.
     stopped: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     None,
-    /// Tell the peer to offer rather than to send, or no more so.
+    /// Ask the peer to offer rather than to send, or withdraw that request.
     Tell(bool),
 }
 
@@ -86,25 +86,25 @@ impl Budget {
         self.held
     }
 
-    /// What waits in the backlog.
+    /// The weight of the answers that wait in the backlog.
     #[cfg(test)]
     pub(super) const fn weight(&self) -> usize {
         self.weight
     }
 
-    /// Whether answers wait.
+    /// Returns whether answers wait.
     #[inline]
     pub(super) fn owes(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Whether the peer is to be read.
+    /// Returns whether the peer is to be read.
     #[inline]
     pub(super) const fn is_read(&self) -> bool {
         !self.stopped
     }
 
-    /// The connection is over: nobody waits for answers, and nobody was told anything. Its messages stay.
+    /// Resets the budget because the connection is over: the backlog is dropped, and the peer has no request to offer. Its messages stay.
     pub(super) fn end(&mut self) {
         *self = Self { held: self.held, ..Self::default() };
     }
@@ -144,7 +144,7 @@ impl From<Action> for Owed {
 }
 
 impl Core {
-    /// Counts what is held of a peer's unexpected messages.
+    /// Charges bytes of an unexpected message to its peer's budget.
     #[inline]
     pub(super) fn charge(&mut self, from: Connection, bytes: usize) {
         let budget = &mut self.peers.get_mut(from).budget;
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    /// The reverse.
+    /// Releases bytes that were [charged](Self::charge).
     #[inline]
     pub(super) fn release(&mut self, from: Connection, bytes: usize) {
         let budget = &mut self.peers.get_mut(from).budget;
@@ -164,14 +164,14 @@ impl Core {
         }
     }
 
-    /// A budget has changed: does what follows from that.
+    /// Applies the consequences of a change of a budget.
     #[cold]
     fn review(&mut self, from: Connection) {
         let cap = self.unexpected_cap;
         let peer = self.peers.get_mut(from);
         let (was_choked, was_read) = (peer.budget.choked, peer.budget.is_read());
         let change = peer.budget.review(cap);
-        // Answers go first.
+        // While the backlog is too long, messages wait behind the answers: the notice that is counted here holds them back.
         match (was_choked, peer.budget.choked) {
             (false, true) => peer.notices = peer.notices.saturating_add(1),
             (true, false) => peer.notices = peer.notices.saturating_sub(1),
@@ -191,7 +191,7 @@ impl Core {
         }
     }
 
-    /// A connection begins: what is still here of an earlier one counts.
+    /// Reviews the budget when a connection begins, because messages of an earlier connection may still be held.
     pub(super) fn begin_budget(&mut self, slot: Connection) {
         if self.peers.get(slot).budget.held > self.unexpected_cap {
             self.review(slot);
@@ -228,7 +228,7 @@ impl Core {
         Some(action)
     }
 
-    /// The link did not take it after all: it is the first again.
+    /// Puts an answer back to the head of the backlog, because the link did not take it.
     #[cold]
     pub(super) fn owe_first(&mut self, to: Connection, action: Action) {
         let budget = &mut self.peers.get_mut(to).budget;
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// The connection is over.
+    /// Ends the budget of a connection that is over.
     pub(super) fn end_budget(&mut self, slot: Connection) {
         let budget = &mut self.peers.get_mut(slot).budget;
         let (owed, stopped) = (budget.owes(), !budget.is_read());
@@ -255,13 +255,13 @@ impl Core {
         self.forget_parted(slot);
     }
 
-    /// Whether anything waits to be handed to a link.
+    /// Returns whether anything waits to be handed to a link.
     #[inline]
     pub(super) fn has_answers(&self) -> bool {
         !self.outbox.is_empty() || self.peers.any_owing()
     }
 
-    /// Drops what those left that went first, if all left more than may be kept.
+    /// Drops the messages of the disconnected peers that left first, if all of them together left more than may be kept.
     #[cold]
     fn forget_parted(&mut self, slot: Connection) {
         if self.peers.get(slot).budget.held == 0 {
@@ -287,7 +287,7 @@ impl Core {
         }
     }
 
-    /// Drops held messages of this kind that `unwanted` accepts, by their peer and tag; says how many there were.
+    /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
     pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
         let held =
             self.table_of(kind).extract_held(|envelope, _, message| unwanted(message.from, envelope.tag, message));
@@ -307,7 +307,7 @@ impl Core {
     }
 }
 
-/// What a held message is charged with. The bytes of one that is arriving are its arrival's.
+/// Returns the charge of a held message. The bytes of a message that is still arriving are charged with its arrival.
 pub(super) fn charge_of(message: &Unexpected) -> usize {
     let here = match &message.body {
         Body::Short(short) => short.as_slice().len(),
@@ -323,7 +323,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against sums that are kept plainly: the state is what the sums say, with the slack between the two limits.
+        /// Compares a budget with plain sums: its state follows from the sums, with the hysteresis between the two limits.
         #[test]
         fn a_budget_is_what_was_charged_and_not_released(
             cap in 0_usize..1 << 20,

@@ -1,4 +1,4 @@
-//! The end of an endpoint, and of single connections, in good order.
+//! The orderly end of an endpoint, and of single connections.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,12 @@ use crate::wire::head::{Head, Kind};
 /// Why the operations of a closed endpoint end.
 const WHY: &str = "the endpoint was closed";
 
-/// How long a closing endpoint tries to get rid of what it still has to send.
+/// How long a closing endpoint tries to send what it still has to send.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The same over the simulated network, whose clock stands still meanwhile unless another thread moves it: what is to be sent then mostly waits
-/// for a peer that this thread drives, so waiting longer only takes time (a third of the search's, with 2 ms).
+/// Like [`LINGER`], but over the simulated network, where the clock stands still during that time unless another thread advances it. What
+/// is to be sent then mostly waits for a peer that this thread drives, so a longer wait only takes time (with 2 ms, a third of the time of
+/// the search).
 const SIMULATED_LINGER: Duration = Duration::from_micros(500);
 
 impl Engine {
@@ -29,7 +30,7 @@ impl Engine {
     /// and gives up the address. From then on the engine refuses everything, and touches no memory of the application.
     pub(crate) fn close(&mut self) {
         if !self.process.is_here() {
-            return; // Closed before; or a forked child's copy: the connections are its parent's.
+            return; // It was closed before, or this is the copy of a forked child, and the connections belong to the parent.
         }
         // Nothing begins any more.
         self.core.leave_pool();
@@ -54,31 +55,31 @@ impl Engine {
         self.core.operations.add_errands(crate::endpoint::reactor::forget(self.id));
     }
 
-    /// Whether it was closed.
+    /// Returns whether it was closed.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Why calls are refused where the engine cannot be used.
+    /// Returns why calls are refused when the engine cannot be used.
     #[cold]
     pub(super) const fn refusal(&self) -> PostError {
         if self.closed { PostError::Closed } else { PostError::Forked }
     }
 
-    /// As [`refusal`](Self::refusal), of calls that are about a connection.
+    /// Like [`refusal`](Self::refusal), but for calls that concern a connection.
     #[cold]
     pub(super) const fn refused_connection(&self) -> ConnectionError {
         if self.closed { ConnectionError::Closed } else { ConnectionError::Forked }
     }
 
-    /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.
+    /// Sends what is still to be sent, for a bounded time. Returns the end of that time; the rest of it may be used for goodbyes.
     pub(super) fn flush(&mut self) -> Instant {
         let is_simulated = matches!(self.connector, Connector::Sim(_));
         let until = Instant::now() + if is_simulated { SIMULATED_LINGER } else { LINGER };
         loop {
             let any = self.progress();
             let waiting = self.poller.is_working(&self.links) || self.core.has_answers();
-            // What was injected before the connection stood counts as sent, too.
+            // Messages that were injected before the connection was established were reported as sent, so they are flushed too.
             let pending = (0..self.core.peers.len() as u32).any(|slot| {
                 let peer = self.core.peers.get(slot);
                 matches!(peer.state, State::Up | State::Connecting(_)) && !peer.pending.is_empty()
@@ -92,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Ends a connection in good order. What waits for it fails.
+    /// Ends a connection in an orderly way. Operations that wait for it fail.
     pub(super) fn hang_up(&mut self, slot: Connection, error: ErrorCode, why: &str, until: Instant) {
         if let Some(link) = self.unlink(slot) {
             self.part(slot, link, until, error, why);
@@ -111,7 +112,7 @@ impl Engine {
                 }
                 self.poller.sockets -= 1;
                 if self.poller.sockets == 0 {
-                    self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
+                    self.ticks = None; // The timer is no longer read: left in the epoll, it would wake every sleeper at once.
                 }
             }
             AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit),
@@ -120,7 +121,7 @@ impl Engine {
         Some(link)
     }
 
-    /// Says goodbye on a link and closes it.
+    /// Sends a goodbye on a link and closes it.
     fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
         let bye = Head { kind: Kind::Bye, ..Head::default() };
         if link.send(&bye, &Segments::EMPTY, false).is_err() {
@@ -135,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Sets aside what the peer of a link may still be writing.
+    /// Sets aside the operations with memory that the peer of a link may still be writing.
     pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
         if let AnyLink::Shm(link) = link
             && let Some(residue) = link.residue()
@@ -144,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.
+    /// Ends the operations that waited for the connection of a slot, whose link is gone, and notifies the service thread that made it.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
         let serial = self.core.peers.get(slot).serial;
         self.core.down(slot, error, why);

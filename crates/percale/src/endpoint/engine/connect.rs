@@ -1,4 +1,4 @@
-//! Connections that come and go: attempts, notices of the service thread, links that break.
+//! Connections that begin and end: attempts, notices of the service thread, links that break.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,23 +33,23 @@ use crate::transport::verbs::VerbsLink;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::Kind;
 
-/// Who makes connections for an endpoint.
+/// The source of an endpoint's connections.
 #[derive(Debug)]
 pub(crate) enum Connector {
     /// The domain's service thread.
     Service {
-        /// Our place with it.
+        /// The registration of the endpoint with the service thread.
         registration: Registration,
-        /// Where it leaves notices.
+        /// Where the service thread leaves notices.
         mailbox: Arc<Mailbox>,
-        /// How sockets are set up.
+        /// The options of sockets.
         tcp: TcpOptions,
-        /// No connection is made: peers that are not connected cannot be reached.
+        /// Whether the endpoint makes no connections itself: then peers that are not connected cannot be reached.
         answer_only: bool,
     },
     /// A simulated network.
     Sim(crate::transport::sim::Port),
-    /// Nobody: the endpoint is closed.
+    /// None: the endpoint is closed.
     Closed,
 }
 
@@ -64,14 +64,14 @@ impl Connector {
     }
 }
 
-/// What an engine starts from.
+/// The parts from which an engine is made.
 #[derive(Debug)]
 pub(crate) struct Start {
     /// The protocol's state.
     pub(crate) core: Core,
-    /// What it is for, if not for anybody's messages.
+    /// The role of an endpoint that does not accept messages from arbitrary peers.
     pub(crate) role: Option<Role>,
-    /// Who makes connections.
+    /// The source of connections.
     pub(crate) connector: Connector,
     /// What it sleeps on.
     pub(crate) bedside: Bedside,
@@ -79,32 +79,32 @@ pub(crate) struct Start {
     pub(crate) address: SocketAddr,
     /// Which context of that address this is.
     pub(crate) context: u16,
-    /// This life of the endpoint.
+    /// The incarnation of the endpoint.
     pub(crate) incarnation: u128,
 }
 
-/// What an endpoint sleeps on, and is woken by.
+/// The objects on which an endpoint sleeps, and through which it is woken.
 #[derive(Clone, Debug)]
 pub(crate) struct Bedside {
-    /// What local peers ring.
+    /// The doorbell that local peers ring.
     pub(crate) doorbell: Arc<Doorbell>,
-    /// Becomes readable when it rings, among other things.
+    /// The descriptor that becomes readable when the doorbell rings, among other things.
     epoll: Arc<OwnedFd>,
 }
 
 impl Bedside {
-    /// A new one, that peers can ring.
+    /// Creates one that peers can ring.
     ///
     /// # Errors
-    /// What making the memory or the descriptors says.
+    /// If the shared memory or the descriptors cannot be created.
     pub(crate) fn shared() -> std::io::Result<Self> {
         Self::of(Bell::new()?)
     }
 
-    /// A new one, that only threads of this process ring.
+    /// Creates one that only threads of this process ring.
     ///
     /// # Errors
-    /// As of [`shared`](Self::shared), but for what only shared memory needs.
+    /// Like [`shared`](Self::shared), except for errors of shared memory.
     pub(crate) fn private() -> std::io::Result<Self> {
         Self::of(Bell::private()?)
     }
@@ -118,11 +118,11 @@ impl Bedside {
     }
 }
 
-/// Numbers for endpoints.
+/// The next number for an endpoint.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
-    /// An engine whose only peer is itself.
+    /// Creates an engine that has only itself as a peer.
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
         let Bedside { doorbell, epoll } = start.bedside;
         let bell = Arc::clone(doorbell.bell());
@@ -158,7 +158,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Asks for a connection to a slot's address.
+    /// Starts an attempt to connect to a slot's address.
     pub(super) fn start_connecting(&mut self, slot: Connection) {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
@@ -167,7 +167,7 @@ impl Engine {
         peer.state = State::Connecting(attempt);
         let (address, context) = (peer.address, peer.context);
         match &mut self.connector {
-            // Reported like every other end of an attempt, when the caller is done with the slot.
+            // Reported like every other end of an attempt, after the caller is done with the slot.
             Connector::Service { mailbox, answer_only: true, .. } => {
                 mailbox.post(Notice::Failed { attempt, error: ConnectError::AnswersOnly(address) });
             }
@@ -177,8 +177,8 @@ impl Engine {
         }
     }
 
-    /// A receive waits for this peer, if it is for a certain one. If its connection ended, connects anew: either it is back, or whoever waits for it hears
-    /// that it is not.
+    /// Connects again to the peer of a directed receive if its connection has ended: either the peer is back, or the receive fails. Does
+    /// nothing if the receive is not directed at a peer.
     pub(super) fn look_for(&mut self, peer: PeerAddress) {
         if peer.is_specified()
             && self.role.is_none()
@@ -188,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// As [`look_for`](Self::look_for), for the peer of a slot.
+    /// Like [`look_for`](Self::look_for), but for the peer of a slot.
     #[inline]
     pub(super) fn look_at_slot(&mut self, slot: Connection) {
         let peer = self.core.peers.get(slot);
@@ -265,12 +265,12 @@ impl Engine {
         }
     }
 
-    /// The peer of a link is gone: what it sent before is still delivered, then everything else fails.
+    /// Handles the death of a link's peer: what the peer sent before is still delivered, then everything else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
             link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
-                // Bounded: a ring holds only so much, and nobody fills it any more.
+                // Bounded: a ring has a fixed size, and the peer no longer fills it.
                 if !self.poll_link(slot) || self.core.peers.get(slot).state != State::Up {
                     break;
                 }
@@ -307,7 +307,8 @@ impl Engine {
         self.stands(slot, transport, reason);
     }
 
-    /// The slot for an established connection, in which there is none now; `None` if it is not wanted.
+    /// Returns the slot for an established connection, after ending the old connection in that slot. Returns `None` if the connection is
+    /// not wanted.
     fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         let slot = match attempt {
             Some(slot) => {
@@ -322,11 +323,11 @@ impl Engine {
             return Some(slot);
         }
         self.down(slot, &Broken::Died("it connected afresh".into()));
-        // A listener has given that slot up.
+        // A listener has freed that slot.
         if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation, proven) }
     }
 
-    /// A link is in use: tells so, and hands it what waited.
+    /// Reports that a link is in use, and hands it the operations that waited.
     fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
         self.core.peers.get_mut(slot).reason = reason.into();
         if self.role.is_some() {
@@ -339,7 +340,7 @@ impl Engine {
         self.drain(slot);
     }
 
-    /// Our regions, if a peer may reach them by itself, and through whom it does so.
+    /// Returns the local regions, if a peer may reach them by itself, and the identity under which it does so.
     fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
         let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
         (keys, Via { endpoint: self.id, peer, authority: self.core.authority })
@@ -374,7 +375,7 @@ impl Engine {
         }
     }
 
-    /// Puts a link to use.
+    /// Attaches a link to a slot and starts to use it.
     pub(super) fn attach(&mut self, slot: Connection, link: AnyLink, incarnation: u128) {
         if self.links.len() <= slot as usize {
             self.links.resize_with(slot as usize + 1, || None);
@@ -396,24 +397,24 @@ impl Engine {
             }
             AnyLink::Verbs(verbs) => self.watch_pair(slot, verbs),
             AnyLink::Sim(_) => self.poller.add_polled(slot),
-            // Nothing is in it but what we sent ourselves, and then it is busy.
+            // It holds only messages that this endpoint sent, and then it is busy.
             AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);
         self.core.shared_connected(slot);
         self.core.sender_connected(slot);
-        self.poller.waits(slot); // A first look: the peer may have sent before we watched.
+        self.poller.waits(slot); // For a first poll: the peer may have sent something before the link was polled or watched.
         self.cool();
         let counts = self.core.counters.remote();
         if !counts.is_empty() {
             self.core.reply(slot, Kind::Counts, counts.bits(), 0);
         }
         self.core.begin_budget(slot);
-        // Before anything that the peer asks is answered.
+        // Before any request of the peer is answered.
         self.act();
     }
 
-    /// A connection is over: everything that waited for it ends, and the next operation connects afresh.
+    /// Ends a broken connection: everything that waited for it fails, and the next operation makes a new connection.
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
         let link = self.unlink(slot);
@@ -433,15 +434,15 @@ impl Engine {
         }
     }
 
-    /// Whether the connection to a peer stands.
+    /// Returns whether the connection to a peer is established.
     pub(crate) fn is_connected(&mut self, peer: PeerAddress) -> bool {
         self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).state == State::Up)
     }
 
-    /// Ends the connection to a peer at this side's wish. Whether there was one.
+    /// Ends the connection to a peer at the request of the application. Returns whether there was one.
     pub(crate) fn disconnect(&mut self, peer: PeerAddress) -> bool {
         let Ok(slot) = self.core.peers.resolve(peer) else { return false };
-        // An endpoint's connection to itself is there as long as the endpoint.
+        // An endpoint's connection to itself lasts as long as the endpoint.
         let own = matches!(self.links.get(slot as usize), Some(Some(AnyLink::Loopback(_))));
         let up = self.role.is_none() && !own && self.core.peers.get(slot).state == State::Up;
         if up {
@@ -456,7 +457,7 @@ impl Engine {
             SimNotice::Established { attempt, peer, context, incarnation, link } => {
                 let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
                 let Some(slot) = self.slot_for(attempt, (peer, context), incarnation, true) else {
-                    return; // The link ends as it is dropped.
+                    return; // The link ends when it is dropped.
                 };
                 self.attach(slot, AnyLink::Sim(link), incarnation);
                 self.stands(slot, TransportKind::Sim, "both are in the simulated network");
@@ -487,7 +488,7 @@ impl Engine {
         self.give_up(slot, connect_code(error), error.to_string());
     }
 
-    /// No connection came about: everything that waited for it fails.
+    /// Ends an attempt to connect that failed: everything that waited for the connection fails.
     fn give_up(&mut self, slot: Connection, code: ErrorCode, reason: String) {
         let (peer, address) = self.core.peers.identify(slot);
         self.core.down(slot, code, &reason);
@@ -500,7 +501,7 @@ impl Engine {
     }
 }
 
-/// The link's own description of what connection set-up gathered.
+/// Converts the parts that connection set-up gathered to those of a link.
 fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Via) -> Parts {
     Parts {
         side: u8::from(parts.side != 0),
@@ -520,7 +521,7 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Vi
     }
 }
 
-/// How a failed attempt is reported by the operations that waited for it.
+/// Returns the error code of the operations that waited for a failed attempt.
 fn connect_code(error: &ConnectError) -> ErrorCode {
     match error {
         ConnectError::Refused(_) | ConnectError::Context { .. } => ErrorCode::Refused,

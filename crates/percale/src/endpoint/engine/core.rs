@@ -1,12 +1,12 @@
-//! The protocol's state: everything about an endpoint except its links.
+//! The state of the protocol: everything about an endpoint except its links.
 //!
-//! Links hand frames to the core while they are borrowed, so the core never touches a link: what it wants done on one goes to
-//! `outbox`, which the engine empties afterwards. Invariants:
-//! * An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or
-//!   `pulls`, and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
-//! * Numbers that leave are [`Id`]s of these tables; each that comes back is checked to be of that peer. One whose value is gone is
-//!   late: it is ignored, or answered as gone.
-//! * Messages of one peer are matched in the order in which they were sent.
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to `outbox`, which the
+//! engine empties afterwards. Invariants:
+//! 1. An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or `pulls`,
+//!    and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
+//! 2. Numbers that are sent to peers are [`Id`]s of these tables. Each number that comes back is checked to belong to that peer. A number
+//!    of an entry that is gone is late: it is ignored, or answered as gone.
+//! 3. Messages of one peer are matched in the order in which they were sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,11 +47,11 @@ use crate::wire::head::{Flags, Head, Kind};
 pub(crate) struct Core {
     /// Peers, by connection number.
     pub(crate) peers: Peers,
-    /// Posted receives and unexpected messages: untagged.
+    /// Posted receives and unexpected messages that are untagged.
     pub(crate) messages: Matching<Receive, Unexpected>,
-    /// The same, tagged.
+    /// Posted receives and unexpected messages that are tagged.
     pub(crate) tagged: Matching<Receive, Unexpected>,
-    /// Messages claimed by a peek, by the operation that claimed them: the table (tagged?) and the place.
+    /// Messages claimed by a peek, by the operation that claimed them: whether the message is tagged, and where it is held.
     pub(crate) claims: HashMap<Identity, (bool, Held)>,
     /// Sends that wait for their peer.
     pub(crate) sends: Table<Send>,
@@ -63,27 +63,27 @@ pub(crate) struct Core {
     pub(crate) pulls: Table<Pull>,
     /// Accesses to peers' memory that they execute.
     pub(crate) accesses: Table<Execution>,
-    /// Their parts.
+    /// The parts of these accesses.
     pub(crate) parts: Table<Part>,
-    /// Those parts that are long.
+    /// The parts that are long.
     pub(crate) long: Vec<Long>,
-    /// Bytes of our regions that peers are to fetch.
+    /// Bytes of local regions that peers are to fetch.
     pub(crate) serves: Table<Serve>,
-    /// What broken connections left.
+    /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
     pub(crate) left: Vec<Left>,
     /// This endpoint's number in the process.
     pub(crate) endpoint: u64,
-    /// Windows that were bound through it.
+    /// Windows that were bound through this endpoint.
     pub(crate) windows: BoundWindows,
-    /// Our regions.
+    /// The local regions.
     pub(crate) keys: Arc<Keys>,
     /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
     pub(crate) authority: u64,
     /// Raw keys of peers.
     pub(crate) mapped: Keyring,
-    /// Who may reach them without us.
+    /// Which peers may reach the local regions without the engine.
     pub(crate) trust: Trust,
-    /// What registers memory of operations with a device.
+    /// Registers memory of operations with a device.
     pub(crate) pins: Pins,
     /// The segments of receives that have several.
     pub(crate) vectors: Table<Segments>,
@@ -91,7 +91,7 @@ pub(crate) struct Core {
     pub(crate) multis: Table<Multi>,
     /// A multi-receive buffer with less than this left takes no more messages.
     pub(crate) multi_minimum: usize,
-    /// What links are to do next.
+    /// The actions that links are to do next.
     pub(crate) outbox: VecDeque<(Connection, Action)>,
     /// The endpoint's own completion queue.
     pub(crate) queue: Ring,
@@ -103,45 +103,46 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// The shared receive context, if there is one.
     pub(crate) pool: Option<Membership>,
-    /// The context that this endpoint has left, since it is closing, if no queue outlives it in which it could report the receives that it has
-    /// taken.
+    /// The shared receive context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the
+    /// receives that it has taken could be reported.
     pub(crate) heir: Option<Arc<Pool>>,
     /// Safe operations.
     pub(crate) operations: Operations,
-    /// What happened to peers.
+    /// The event queue, if there is one.
     pub(crate) events: Option<EventQueue>,
-    /// The cap on what is held of one peer's unexpected messages: above it the peer is told to offer rather than to send.
+    /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
+    /// send them.
     pub(crate) unexpected_cap: usize,
-    /// Peers that are gone and left messages, the longest ago first.
+    /// Peers that are gone and left messages, in the order in which they left.
     pub(crate) left_messages: VecDeque<Connection>,
-    /// Whom the endpoint is for.
+    /// The peers that the endpoint accepts.
     pub(crate) gate: Gate,
-    /// Results that went to a queue so far.
+    /// The number of results that were reported to a queue so far.
     pub(crate) reported: u64,
     /// Operations that waited for a counter and are due.
     pub(crate) submissions: Arc<Submissions>,
-    /// The same, taken from there.
+    /// Operations that were taken from `submissions` and have yet to begin.
     pub(crate) due: VecDeque<Box<Transfer>>,
-    /// Those that have begun.
+    /// Operations that waited for a counter and have begun.
     pub(crate) triggered: Table<Triggered>,
     /// Counters that others wait for.
     pub(crate) lines: Lines,
-    /// Operations wait, or have waited, for counters or variables.
+    /// Whether operations wait, or have waited, for counters or variables.
     pub(crate) has_waited: bool,
     /// Operations that wait for a variable.
     pub(crate) watched: Watched,
-    /// Groups.
+    /// The groups of the endpoint.
     pub(crate) collectives: Box<Collectives>,
 }
 
 impl Core {
-    /// The table of tagged or of untagged messages.
+    /// Returns the table of tagged or of untagged messages.
     #[inline]
     pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
         if tagged { &mut self.tagged } else { &mut self.messages }
     }
 
-    /// The endpoint's own queue, and where completions of this direction go.
+    /// Returns the endpoint's own queue, and where completions of this direction go.
     #[inline]
     fn reports(&mut self, side: Side) -> (&mut Ring, &Reports) {
         match side {
@@ -150,7 +151,7 @@ impl Core {
         }
     }
 
-    /// The shared queue of this direction, if it has one.
+    /// Returns the shared queue of this direction, if it has one.
     pub(crate) const fn queue_of(&self, side: Side) -> Option<&CompletionQueue> {
         match side {
             Side::Transmit => self.transmit.queue.as_ref(),
@@ -158,7 +159,7 @@ impl Core {
         }
     }
 
-    /// An operation succeeded.
+    /// Completes an operation that succeeded: counts and reports it.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
         if self.reports(side).1.counted {
@@ -179,7 +180,7 @@ impl Core {
         self.report(side, notify, entry);
     }
 
-    /// As [`complete`](Self::complete), for what is not counted.
+    /// Like [`complete`](Self::complete), but does not count.
     #[inline(always)]
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
@@ -195,7 +196,7 @@ impl Core {
         self.reported += 1;
     }
 
-    /// An operation failed. That is reported even if its success would not have been.
+    /// Completes an operation that failed. A failure is reported even if a success would not have been.
     #[cold]
     pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
         if self.reports(side).1.counted {
@@ -217,7 +218,7 @@ impl Core {
         self.report_error(side, notify, error);
     }
 
-    /// As [`fail`](Self::fail), for what is not counted.
+    /// Like [`fail`](Self::fail), but does not count.
     #[cold]
     pub(crate) fn report_error(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
         let (own, reports) = self.reports(side);
@@ -225,7 +226,7 @@ impl Core {
             (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
             (Notify::Queue, None) => own.push_error(error),
             (Notify::Queue, Some(queue)) => queue.push_error(error),
-            // These were dealt with before.
+            // These were handled before.
             (Notify::Collective, _) => return,
             (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
             (Notify::Shared | Notify::SharedSilent, None) => return self.report_shared(notify, Err(error)),
@@ -244,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Gives room back: the operation was not posted after all.
+    /// Returns the reserved room of an operation that was not posted after all.
     #[inline]
     pub(crate) fn unreserve(&mut self, side: Side, notify: Notify) {
         match (notify, self.reports(side)) {
@@ -254,7 +255,7 @@ impl Core {
         }
     }
 
-    /// Whether what arrives can be reported. If not, transports are not drained: their senders wait.
+    /// Returns whether arriving messages can be reported. If not, transports are not drained, and their senders wait.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         match &self.receive.queue {
@@ -270,12 +271,13 @@ impl Core {
         self.outbox.push_back((to, Action::Frame(head)));
     }
 
-    /// A message is in its receive buffer, `len` bytes long at its sender: answers the sender and reports.
+    /// Ends the receive of a message that is in its buffer and that is `len` bytes long at its sender: answers the sender and reports the
+    /// message.
     #[inline]
     pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
-                return; // Later: the key that it invalidated is still in use.
+                return; // Reported later: the key that it invalidated is still in use.
             }
             self.reply(from, Kind::Ack, head.id, 0);
         }
@@ -296,7 +298,7 @@ impl Core {
         }
     }
 
-    /// Where a receive of these segments puts its message, until [`leave`](Self::leave).
+    /// Returns where a receive of these segments puts its message. Valid until [`leave`](Self::leave).
     #[inline]
     pub(crate) fn place(&mut self, segments: &Segments) -> Place {
         match segments.as_slice() {
@@ -311,7 +313,7 @@ impl Core {
         Place::Several(self.vectors.insert(*segments), segments.len())
     }
 
-    /// A receive is over: its place is no longer needed.
+    /// Frees the place of a receive that is over.
     #[inline]
     pub(crate) fn leave(&mut self, place: Place) {
         if let Place::Several(vector, _) = place {
@@ -319,7 +321,7 @@ impl Core {
         }
     }
 
-    /// The segments of a place.
+    /// Returns the segments of a place.
     pub(crate) fn segments(&self, place: Place) -> Segments {
         match place {
             Place::One(segment) => Segments::one(segment),
@@ -327,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Puts a whole payload in its place.
+    /// Copies a whole payload to its place.
     #[inline]
     pub(crate) fn put(&self, payload: View<'_>, place: Place) {
         match place {
@@ -336,7 +338,7 @@ impl Core {
         };
     }
 
-    /// The completion of a message.
+    /// Returns the completion of a received message.
     #[inline]
     pub(crate) fn received_entry(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> Entry {
         let tagged = is_tagged(head.kind);
@@ -356,7 +358,7 @@ impl Core {
         }
     }
 
-    /// A receive that had been matched will get no message: its peer died, or the payload could not be fetched.
+    /// Fails a receive that was matched but will get no message: its peer died, or the payload could not be fetched.
     pub(crate) fn receive_failed(
         &mut self,
         from: Connection,
@@ -377,14 +379,14 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// The send of ours that a peer names; `None` if it is gone, or another peer's.
+    /// Returns the send that a peer names by its number, or `None` if it is gone, or is a send to another peer.
     #[inline]
     pub(super) fn send_of(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
         let id = self.sends.find_wire(wire)?;
         (self.sends[id].to == from).then_some(id)
     }
 
-    /// The payload of a send is over, or its peer has answered; completes it once both hold.
+    /// Records that the payload of a send is no longer needed, or that its peer has answered. Completes the send when both hold.
     pub(super) fn send_step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) {
         let Some(Send { to, state: SendState::Open(send) }) = self.sends.get_mut(id) else { return };
         let to = *to;
@@ -397,7 +399,7 @@ impl Core {
         }
     }
 
-    /// A send that waited for its peer has ended.
+    /// Uncounts a send that waited for its peer.
     #[inline]
     fn send_over(&mut self, to: Connection, notify: Notify) {
         self.peers.finished(to);
@@ -406,7 +408,7 @@ impl Core {
         }
     }
 
-    /// A send failed, and no transport reads its memory any more. It is reported, and keeps its number if the peer has yet to answer.
+    /// Fails a send whose memory no transport reads any more. The send is reported, and keeps its number if the peer has yet to answer.
     pub(super) fn send_failed(&mut self, id: Id<Send>, error: ErrorCode, why: &str) {
         let Some(Send { to, state }) = self.sends.get_mut(id) else { return };
         let to = *to;
@@ -418,7 +420,7 @@ impl Core {
         self.fail(Side::Transmit, send.notify, ErrorEntry::new(send.entry(), error).with_text(why.to_owned()));
     }
 
-    /// The connection is gone: everything that waited for it ends in error, once.
+    /// Fails everything that waited for a connection that is gone. Each operation ends once.
     #[cold]
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.outbox.retain(|(to, _)| *to != from);
@@ -430,7 +432,7 @@ impl Core {
         let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id).collect();
         for id in gone {
             self.send_failed(id, error, why);
-            self.sends.remove(id); // Nobody answers any more.
+            self.sends.remove(id); // No answer will come.
         }
         let gone: Vec<_> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
         for id in gone {
@@ -460,7 +462,7 @@ impl Core {
         self.windows_still_wait(from);
     }
 
-    /// Tells the event queue, if there is one.
+    /// Pushes an event to the event queue, if there is one.
     pub(crate) fn event(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.events {
             events.push(event());
@@ -468,7 +470,7 @@ impl Core {
     }
 }
 
-/// The error code for a broken link.
+/// Returns the error code for a broken link.
 pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
     match broken {
         Broken::Closed => ErrorCode::Closed,
@@ -480,19 +482,19 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
     }
 }
 
-/// What a send's completion says of it.
+/// Returns the flags of a send's completion.
 #[inline]
 pub(crate) fn send_flags(tagged: bool) -> CompletionFlags {
     CompletionFlags::SEND | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE }
 }
 
-/// The completion of a send.
+/// Returns the completion of a send.
 #[inline]
 pub(crate) fn sent_entry(context: u64, flags: CompletionFlags, len: usize) -> Entry {
     Entry { context, flags, len: len as u64, ..Entry::default() }
 }
 
-/// Where a part of a multi-receive buffer starts.
+/// Returns the address at which a part of a multi-receive buffer starts.
 fn first_address(receive: &Receive) -> u64 {
     match receive.place {
         Place::One(segment) => segment.as_ptr().addr() as u64,

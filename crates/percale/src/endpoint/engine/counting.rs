@@ -1,8 +1,8 @@
 //! Where results go, and counters by kind of operation (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
 //!
-//! What this endpoint begins, and what it receives, is counted when it is reported, by the flags of its completion. Accesses that
-//! peers make to our regions are counted where this endpoint executes them. Of those that it does not see, peers tell it
-//! ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it asked them to when they connected
+//! Operations that this endpoint begins, and messages that it receives, are counted when they are reported, by the flags of their
+//! completions. Accesses of peers to local regions are counted where this endpoint executes them. Peers notify it of accesses that it does
+//! not see ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it asked them to when they connected
 //! ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
 
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::wire::head::{Counts, Flags, Head, Kind as Frame};
 /// Where completions of one direction go besides safe operations.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// A shared queue; without one, the endpoint's own.
+    /// The shared queue. Without one, completions go to the endpoint's own queue.
     pub(crate) queue: Option<CompletionQueue>,
-    /// They do not simply go to the endpoint's own queue, or not all: nothing goes the fast ways.
+    /// Whether some completions do not simply go to the endpoint's own queue. Then the fast paths are not used.
     pub(crate) detour: bool,
-    /// Some of them are counted too, or were begun by counters.
+    /// Whether some of the operations are counted too, or were begun by counters.
     pub(crate) counted: bool,
 }
 
@@ -36,14 +36,14 @@ impl Reports {
         Self { detour: queue.is_some() || counted, queue, counted }
     }
 
-    /// Whether nothing may go the fast ways for another reason.
+    /// Sets whether the fast paths must not be used for another reason.
     pub(crate) const fn detour(&mut self, other: bool) {
         self.detour = self.queue.is_some() || self.counted || other;
     }
 }
 
 impl Core {
-    /// The shared queues and the counters that the endpoint reports to.
+    /// Returns the shared queues and the counters to which the endpoint reports.
     pub(crate) fn reports_to(&self) -> Vec<Source> {
         let queues = [&self.transmit, &self.receive].into_iter().filter_map(|reports| reports.queue.as_ref());
         queues.map(Source::from).chain(self.counters.all().map(Source::from)).collect()
@@ -53,7 +53,7 @@ impl Core {
 /// The counters of an endpoint; several may be the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
-    /// Regions count what peers do through the endpoint.
+    /// Whether regions count the accesses that peers make through the endpoint.
     pub(crate) regions: bool,
     pub(crate) sends: Option<Arc<Counter>>,
     pub(crate) receives: Option<Arc<Counter>>,
@@ -61,9 +61,9 @@ pub(crate) struct Counters {
     pub(crate) reads: Option<Arc<Counter>>,
     /// Writes, and atomic operations that fetch nothing.
     pub(crate) writes: Option<Arc<Counter>>,
-    /// Such reads of our regions.
+    /// Reads, and atomic operations that fetch, of local regions by peers.
     pub(crate) remote_reads: Option<Arc<Counter>>,
-    /// Such writes to them.
+    /// Writes, and atomic operations that fetch nothing, to local regions by peers.
     pub(crate) remote_writes: Option<Arc<Counter>>,
 }
 
@@ -75,18 +75,18 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Whether anything that the endpoint begins is counted.
+    /// Returns whether any operation that the endpoint begins is counted.
     pub(crate) const fn count_transmits(&self) -> bool {
         self.sends.is_some() || self.reads.is_some() || self.writes.is_some()
     }
 
-    /// Every counter, some perhaps several times.
+    /// Returns every counter. A counter may appear several times.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
         let Self { regions: _, sends, receives, reads, writes, remote_reads, remote_writes } = self;
         [sends, receives, reads, writes, remote_reads, remote_writes].into_iter().flatten()
     }
 
-    /// The counter of completions with these flags. What a peer wrote (REMOTE_WRITE) is no receive of a message.
+    /// Returns the counter of completions with these flags. A write of a peer (REMOTE_WRITE) is not counted as the receive of a message.
     pub(super) fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
         let kinds = [
             (CompletionFlags::SEND, &self.sends),
@@ -111,7 +111,7 @@ impl Counters {
         }
     }
 
-    /// Which accesses of peers are counted, apart from those that regions count.
+    /// Returns which accesses of peers are counted, apart from those that regions count.
     pub(super) fn remote(&self) -> Counts {
         let mut counts = Counts::empty();
         counts.set(Counts::WRITES, self.remote_writes.is_some());
@@ -120,12 +120,12 @@ impl Counters {
     }
 }
 
-/// Whether a request is all of its access: of one of several parts the initiator tells when they have ended.
+/// Returns whether a request is all of its access. If an access has several parts, the initiator sends a notice when all have ended.
 pub(super) const fn is_whole(head: &Head) -> bool {
     !head.flags.contains(Flags::PART)
 }
 
-/// What counts an atomic operation at its target.
+/// Returns which counters count an atomic operation at its target.
 pub(super) fn counts_of_atomic(op: AtomicOp, kind: AtomicKind) -> Counts {
     match (op, kind) {
         (AtomicOp::Read, _) => Counts::READS,
@@ -135,7 +135,7 @@ pub(super) fn counts_of_atomic(op: AtomicOp, kind: AtomicKind) -> Counts {
 }
 
 impl Core {
-    /// Counts an access of a peer, to this region. A counter that is the region's and the endpoint's counts it once.
+    /// Counts an access of a peer to this region. A counter that belongs both to the region and to the endpoint counts it once.
     pub(super) fn count_access(&self, region: Option<&Registered>, counts: Counts) {
         let wanted = self.counters.regions && counts.contains(Counts::REGION);
         let regions = region.filter(|_| wanted).map(Registered::counters);
@@ -181,7 +181,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The endpoint has counters that it had not: nothing that they count goes the fast ways, and peers tell what they do by themselves.
+    /// Applies counters that were added: operations that they count no longer use the fast paths, and peers send notices of the accesses
+    /// that they make by themselves.
     fn counts_more(&mut self) {
         let Core { transmit, receive, counters, .. } = &mut self.core;
         (transmit.counted, receive.counted) =

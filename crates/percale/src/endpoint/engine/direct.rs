@@ -1,4 +1,4 @@
-//! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
+//! Posting one-sided operations: they are made within the call if the peer's memory can be reached, else queued behind the operations that wait.
 
 use super::Engine;
 use super::access::{
@@ -22,16 +22,16 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
 use crate::wire::head::Counts;
 
-/// How an access can be made now.
+/// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
-    /// It is over: reported, and nothing is left to do.
+    /// It is over: it was reported, and nothing is left to do.
     Over,
-    /// The device does it.
+    /// The device makes it.
     Posted,
     /// It waits: the peer was asked, or something else comes first.
     Asked,
-    /// By the target.
+    /// The target executes it.
     Executed,
 }
 
@@ -109,7 +109,8 @@ impl Engine {
         self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
     }
 
-    /// The link over which an access that is posted now may be made directly, what the peer counts of those, and which keys are mapped.
+    /// Returns the link over which an access that is posted now may be made directly, the kinds of accesses that the peer counts, and the
+    /// mapped keys.
     #[inline]
     fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
         let peer = self.core.peers.get(slot);
@@ -119,20 +120,20 @@ impl Engine {
             return None;
         }
         match &mut self.links[slot as usize] {
-            // The memory of the dead can still be written, but nobody has it: the next progress ends the connection.
+            // The memory of a dead peer can still be written, but no process uses it: the next progress ends the connection.
             Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, &self.core.mapped)),
             _ => None,
         }
     }
 
-    /// Whether an access with such flags may be made at once, all the same.
+    /// Returns whether an access with FENCE or DEVICE may be made at once nevertheless.
     #[cold]
     fn is_plain(&self, slot: Connection, flags: OpFlags) -> bool {
         !flags.contains(OpFlags::DEVICE) && self.core.peers.is_settled(slot)
     }
 
-    /// An access was made directly; `tells` says of which region (key and generation), what counts it there, and what the target is told
-    /// to report.
+    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region (key and generation),
+    /// what counts the access there, and what the target reports.
     #[inline]
     fn over(
         &mut self,
@@ -148,7 +149,8 @@ impl Engine {
         self.core.complete(Side::Transmit, notify, entry);
     }
 
-    /// The peer is not connected, or something waits for it already, or its memory is not within reach.
+    /// Posts an access that cannot be made directly: the peer is not connected, or something waits for it already, or its memory is not
+    /// within reach.
     #[cold]
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
         if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
@@ -190,7 +192,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts the access that is first in line, or goes on with it; false if it has to wait.
+    /// Starts the access at the head of the queue, or continues it. Returns false if it has to wait.
     pub(super) fn start_access(&mut self, slot: Connection) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
         let peer = self.core.peers.get_mut(slot);
@@ -202,7 +204,7 @@ impl Engine {
         let untouched = waiting.what().is_some();
         if peer.notices > 0 && untouched {
             peer.pending.push_front(pending);
-            return false; // The peer takes no news: what tells it more has to wait.
+            return false; // The peer does not take notices: an access that may add one has to wait.
         }
         let executed = !untouched || peer.executed > 0;
         let attempt = match link {
@@ -227,14 +229,15 @@ impl Engine {
     }
 }
 
-/// An operation that is on one word, if it is sound. Of any other the caller finds out what is wrong.
+/// Returns an atomic operation as one on a single word, if it is one and is valid. For any other the caller determines what is wrong, if
+/// anything is.
 #[inline]
 fn word_of(work: &AtomicWork) -> Option<Word> {
     if work.remote.len != Word::LEN as u64
         || !matches!(work.datatype, Datatype::U64 | Datatype::I64)
         || work.flags.contains(OpFlags::DEVICE)
     {
-        return None; // Or not to be read here, perhaps.
+        return None; // Its memory may also be a device's, which must not be read here.
     }
     let compare = match (work.op, &work.compare) {
         (AtomicOp::Sum, None) => None,
@@ -244,7 +247,7 @@ fn word_of(work: &AtomicWork) -> Option<Word> {
     Word::new(only(&work.operand)?, compare, only(work.result.as_ref()?)?)
 }
 
-/// The segment of memory in one piece.
+/// Returns the only segment of memory that is in one piece.
 #[inline]
 fn only(segments: &Segments) -> Option<Segment> {
     match segments.as_slice() {
@@ -253,7 +256,7 @@ fn only(segments: &Segments) -> Option<Segment> {
     }
 }
 
-/// What is wrong with an atomic operation, if anything is.
+/// Checks whether an atomic operation is valid.
 #[inline]
 fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
     let len = work.remote.len;
@@ -282,7 +285,7 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
     Ok(())
 }
 
-/// Makes an access within reach; if it is not, finds out how to make it.
+/// Makes an access directly if the peer's memory is within reach; else determines how to make it.
 fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Attempt {
     let Some(what) = waiting.what() else { return Attempt::Executed };
     let mut grants = [None; IOV_LIMIT];
@@ -292,7 +295,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             Lookup::Unknown => return Attempt::Asked,
             Lookup::Executed => return Attempt::Executed,
             Lookup::NoKey => {
-                // Asked again next time: the key may be registered by then.
+                // The target is asked again next time: the key may be registered by then.
                 link.forget(piece.key);
                 return refuse(core, what, notify, Refusal::Key);
             }
@@ -318,7 +321,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             return failed(link, core, what, notify, piece.key, error);
         }
     }
-    // Each region is told once, and what the endpoint counts, and the data, once in all.
+    // There is one notice for each region; the counts of the endpoint and the data are sent once, with the last one.
     let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts & what.counts());
     for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
@@ -331,7 +334,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
     Attempt::Over
 }
 
-/// A long access, which the target may help with.
+/// Makes a long access, in which the target may help to copy.
 #[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
 fn assisted(
     link: &mut ShmLink,
@@ -365,11 +368,12 @@ fn assisted(
     Attempt::Over
 }
 
-/// An access was not made, or not all of it.
+/// Handles an access that was not made, or only in part.
 fn failed(link: &mut ShmLink, core: &mut Core, what: &What, notify: Notify, key: u64, error: DirectError) -> Attempt {
     let refusal = match error {
         DirectError::Stale => {
-            // Closed, and perhaps registered anew: the key is resolved once more. What was copied is copied again.
+            // The region was closed, and perhaps another one was registered with the key, so the key is resolved once more. What was copied
+            // is copied again.
             link.forget(key);
             return match link.look_up(key) {
                 Lookup::Executed => Attempt::Executed,
@@ -390,7 +394,7 @@ fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Att
     Attempt::Over
 }
 
-/// An atomic operation on memory within reach.
+/// Makes an atomic operation on memory within reach.
 #[inline]
 fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Result<(), DirectError> {
     let one = |segments: &Segments| if segments.is_empty() { Some(Segment::EMPTY) } else { only(segments) };
@@ -399,7 +403,7 @@ fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Resul
     match (one(&work.operand), one(&compare), one(&result)) {
         (Some(operand), Some(compare), Some(result)) => operate(link, grant, work, operand, compare, result),
         _ => {
-            // What lies in pieces is put together first.
+            // Memory in several pieces is assembled first.
             let (operand, compare, mut before) = (work.operand.to_vec(), compare.to_vec(), vec![0; result.len()]);
             let whole = |segments: &Segments| one(segments).unwrap_or(Segment::EMPTY);
             Segments::lend(&operand, |operand| {

@@ -1,4 +1,4 @@
-//! Which bit of an endpoint's bell stands for which peer.
+//! Assigns the bits of an endpoint's bell to its peers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::transport::connect::LocalBell;
 use crate::transport::shm::{self, BELL_BITS, BELL_BYTES, Bell, Mappings, PAIR_BYTES};
 
-/// A bell with an account of its bits. The service thread takes them, the engine gives them back; cold paths both.
+/// A bell with an allocator of its bits. The service thread allocates bits and the engine releases them, both on cold paths.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     bell: Arc<Bell>,
@@ -16,19 +16,19 @@ pub(crate) struct Doorbell {
 
 #[derive(Debug, Default)]
 struct Bits {
-    /// Given back, to be used again.
+    /// Released bits, to be reused.
     free: Vec<u32>,
-    /// Never used: this one and all above.
+    /// The lowest bit that was never used.
     fresh: u32,
 }
 
 impl Doorbell {
-    /// A bell of which all bits are free.
+    /// Creates a doorbell with all bits free.
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
         Self { bell, bits: Mutex::default() }
     }
 
-    /// The bell itself.
+    /// Returns the bell itself.
     pub(crate) const fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }

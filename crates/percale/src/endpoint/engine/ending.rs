@@ -1,8 +1,8 @@
 //! How a closing endpoint ends its operations.
 //!
 //! Every operation ends once: it is in one table, is taken from there, and is reported as failed, which uses up the room that it reserved.
-//! Memory that a local peer may still be writing to is the exception: its operation ends when that peer has let go, and if that
-//! takes longer than closing may, operation and memory are kept [`aside`](super::aside).
+//! Operations on memory that a local peer may still be writing to are the exception: such an operation ends when that peer has let go of
+//! the memory, and if that takes longer than closing may, operation and memory are kept [`aside`](super::aside).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) struct Held {
     side: Side,
     notify: Notify,
     error: ErrorEntry,
-    /// The endpoint's counters do not count it.
+    /// Whether the endpoint's counters do not count it.
     quiet: bool,
-    /// Counts its end besides.
+    /// The counter of its own that counts its end.
     counting: Option<Counter>,
-    /// It is a part of this buffer of a shared context.
+    /// The buffer of a shared receive context of which it is a part.
     part: Option<Arc<Many>>,
 }
 
@@ -40,7 +40,7 @@ impl Held {
     }
 }
 
-/// What is held for one cause: the operations and their memory.
+/// Operations that are held until peers let go of memory, and that memory.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     operations: Vec<Held>,
@@ -48,7 +48,8 @@ pub(super) struct Holding {
 }
 
 impl Core {
-    /// Ends everything. No link is left, and nothing begins any more; what peers may still be writing to is waited for until then.
+    /// Ends all operations. No link is left, and no operation begins any more. Waits until `until` for peers to let go of memory to which
+    /// they may still be writing.
     #[cold]
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
         self.settle_left();
@@ -70,13 +71,13 @@ impl Core {
         }
         self.claims.clear();
         self.outbox.clear();
-        // Last: so buffers of which peers hold parts are released with these.
+        // Last, so that buffers of which peers hold parts are released together with those parts.
         if !links.is_empty() {
             self.end_held(links, until);
         }
     }
 
-    /// A posted receive is taken back.
+    /// Cancels a posted receive.
     #[inline(always)]
     pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &'static str) {
         self.leave(receive.place);
@@ -85,7 +86,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             self.multis[multi].closed = true;
             if self.multis[multi].in_flight > 0 {
-                return; // Released by the last message that is on its way into it.
+                return; // The last message in flight releases the buffer.
             }
             self.multis.remove(multi);
             flags |= CompletionFlags::MULTI_RECEIVE;
@@ -95,7 +96,7 @@ impl Core {
         self.fail(Side::Receive, receive.notify, error);
     }
 
-    /// Whoever used a dead key may be using it still, which is its region's business; what was to be told then ends now.
+    /// Ends an operation that waited for the users of a dead key. They may still be using it, but closing the region waits for that.
     fn end_window(&mut self, dying: Dying, why: &str) {
         match dying.abandon() {
             Abandoned::Operation(notify, entry) => {
@@ -109,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Ends what peers hold once they have let go, or sees to it that this is done later.
+    /// Ends the operations with memory that peers hold after they have let go of it, or arranges that this is done later.
     fn end_held(&mut self, links: Vec<Broken>, until: Instant) {
         let (mut residues, mut holding) = (Vec::new(), Holding::default());
         for Broken { from, residue, pulls, accesses, error, why } in links {
@@ -140,7 +141,7 @@ impl Core {
         }
         let Holding { operations, memory } = holding;
         let mut kept = Aside::new(residues, memory);
-        // Memory that the library owns is nobody's hurry.
+        // Only operations are worth waiting for: memory that the library owns can be released later.
         while !kept.is_over() && !operations.is_empty() && Instant::now() < until {
             std::thread::yield_now();
         }
@@ -176,8 +177,8 @@ impl Core {
         }
     }
 
-    /// Takes the memory of an operation that has failed, and that a peer may still be writing to. A safe operation, which owns it, is
-    /// told now; others have their memory back when they are reported.
+    /// Takes the memory of a failed operation to which a peer may still be writing. The failure of a safe operation, which owns its memory,
+    /// is reported now; other operations get their memory back when they are reported.
     fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
         let context = error.entry.context;
         match notify {
@@ -215,7 +216,7 @@ impl Core {
         }
     }
 
-    /// As [`set_aside`](Self::set_aside), of a group's operation, by one of its transfers.
+    /// Like [`set_aside`](Self::set_aside), but for the operation of a group to which this transfer belongs.
     fn hold_collective(&mut self, transfer: &ErrorEntry, holding: &mut Holding) {
         let Some((notify, entry, memory)) = self.take_collective(transfer.entry.context) else { return };
         holding.memory.extend(memory);
@@ -224,7 +225,7 @@ impl Core {
     }
 }
 
-/// The operations of groups that peers may still be writing for, by the contexts of their transfers.
+/// Returns the contexts of transfers of groups to whose memory peers may still be writing.
 fn held_groups(links: &[Broken]) -> HashSet<u64> {
     let context = |pull: &Pull| match pull {
         Pull::Message { receive, .. } if receive.notify == Notify::Collective => Some(receive.context),

@@ -1,7 +1,7 @@
-//! Whom an endpoint is for: anybody, or one peer, or (a listener) nobody who has messages.
+//! The peers whose messages an endpoint accepts: all peers, or one peer, or (for a listener) none.
 //!
-//! While the gate is closed nothing passes but what is said about connections; who sends anything else is cut off. Frames that
-//! pass open gates cost nothing more: a closed gate keeps the fast way of messages from being used.
+//! While the gate is closed only frames about the connection itself pass; a peer that sends anything else is disconnected. Frames that pass
+//! an open gate cost nothing more: a closed gate disables the fast path of messages instead.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -14,62 +14,63 @@ use crate::transport::Connection;
 use crate::wire::control::Control;
 use crate::wire::head::{Head, Kind};
 
-/// What those are accused of who send messages to endpoints that are not for them.
+/// The protocol violation of a peer that sends a message to an endpoint that does not accept it.
 pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that is not for it";
 
-/// Control frames of one peer that wait for the engine: no percale sends as many.
+/// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends as many.
 const HEARD_LIMIT: u32 = 4;
 
 /// The peers whose messages an endpoint accepts.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: bool,
-    /// Control frames, for the engine to look at; `None`: nobody may send any.
+    /// Control frames that the engine has yet to handle. `None` if no peer may send any.
     heard: Option<Vec<(Connection, Control)>>,
-    /// The connection is over: no message will come.
+    /// Why the connection is over, if it is: no message will come.
     over: Option<(ErrorCode, String)>,
 }
 
 impl Gate {
-    /// A closed one.
+    /// Creates a closed gate.
     pub(crate) const fn closed() -> Self {
         Self { closed: true, heard: Some(Vec::new()), over: None }
     }
 
-    /// Whether frames of this kind may pass.
+    /// Returns whether frames of this kind may pass.
     #[inline]
     pub(super) const fn admits(&self, kind: Kind) -> bool {
         !self.closed || matches!(kind, Kind::Control | Kind::Bye | Kind::Nothing | Kind::Offers | Kind::Counts)
     }
 
-    /// What this one said means nothing any more.
+    /// Drops the control frames of this peer.
     pub(super) fn forget(&mut self, from: Connection) {
         self.heard.iter_mut().for_each(|heard| heard.retain(|(other, _)| *other != from));
     }
 }
 
 impl Core {
-    /// What was said about connections.
+    /// Takes the control frames that have arrived.
     pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
         let heard = self.gate.heard.as_mut().map(std::mem::take).unwrap_or_default();
         heard.iter().for_each(|(from, _)| self.peers.get_mut(*from).heard = 0);
         heard
     }
 
-    /// From now on messages pass, and nothing about connections.
+    /// Opens the gate: from now on messages pass, and control frames do not.
     pub(super) fn open_gate(&mut self) {
         self.gate = Gate::default();
         self.receive.detour(false);
     }
 
-    /// No message will come any more: receives that find none fail, those that are posted and those that will be.
+    /// Closes the gate because no message will come any more: receives that find no message fail, both those that are posted and those that
+    /// will be.
     pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
         self.gate = Gate { closed: true, heard: None, over: Some((error, why.to_owned())) };
         self.receive.detour(true);
         self.flush_receives();
     }
 
-    /// Fails what is posted, if no message will come.
+    /// Fails the posted receives if no message will come any more.
     pub(super) fn flush_receives(&mut self) {
         let Some((error, why)) = self.gate.over.clone() else { return };
         for tagged in [false, true] {
@@ -80,7 +81,7 @@ impl Core {
         }
     }
 
-    /// A posted receive will get no message.
+    /// Fails a posted receive that will get no message.
     pub(super) fn fail_receive(
         &mut self,
         from: Connection,
@@ -95,7 +96,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             self.multis[multi].closed = true;
             if self.multis[multi].in_flight > 0 {
-                return; // Released by the last message that is on its way into it.
+                return; // The last message in flight releases the buffer.
             }
             self.multis.remove(multi);
             entry.flags |= CompletionFlags::MULTI_RECEIVE;
@@ -103,7 +104,7 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// A control frame.
+    /// Handles a control frame.
     pub(super) fn control(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(heard) = &mut self.gate.heard else {
             return self.peers.accuse(from, "a control frame to an endpoint that takes none");

@@ -1,8 +1,8 @@
-//! The shortest way of a read, a write or an atomic operation on a word: made within the call that posts it, and over.
+//! The fast path of a read, a write or an atomic operation on a word, which is complete when the call that posts it returns.
 //!
-//! It is for the commonest of all: one piece on each side, not long, of memory whose grant was used last, reported to the endpoint's
-//! own queue, and neither counted by the target nor to be told. Whatever else is asked, and what fails, is not reported, and the
-//! caller posts it in general; of a write that failed some may be made, and is made again.
+//! It handles the most common kind: one short piece on each side, in memory whose grant was used last, reported to the endpoint's own
+//! queue, and of which the target need neither count nor report anything. Any other operation, and one that fails, is not reported here:
+//! the caller posts it on the general path. A write that failed may have been made in part, and is then made again.
 
 use super::Engine;
 use super::access::{rma_entry, word_entry};
@@ -18,7 +18,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, ShmLink};
 use crate::wire::head::Counts;
 
-/// What such an operation may ask for. An access that is over is so at every level.
+/// The flags that such an operation may have. An access that is over is complete at every level.
 const PLAIN: OpFlags = OpFlags::COMPLETION
     .union(OpFlags::INJECT)
     .union(OpFlags::MORE)
@@ -26,7 +26,7 @@ const PLAIN: OpFlags = OpFlags::COMPLETION
     .union(OpFlags::DELIVERY_COMPLETE);
 
 impl Engine {
-    /// A read or a write.
+    /// Makes a read or a write.
     #[inline(always)]
     pub(crate) fn access_in_place(&mut self, access: &RmaOne) -> Option<Result<(), PostError>> {
         let RmaOne { write, peer, local, remote, context, flags } = *access;
@@ -47,7 +47,7 @@ impl Engine {
         })
     }
 
-    /// An addition to a word, or a compare-and-swap, which fetches what was there.
+    /// Makes an addition to a word, or a compare-and-swap, which fetches the previous value.
     #[inline(always)]
     pub(crate) fn word_in_place(&mut self, one: &WordOne) -> Option<Result<(), PostError>> {
         if one.remote.len != Word::LEN as u64 || one.flags.intersects(OpFlags::DEVICE | OpFlags::INJECT) {
@@ -60,7 +60,7 @@ impl Engine {
         })
     }
 
-    /// The link and the queue of what may be made at once. A mapped key is none of a grant, and so is not found there.
+    /// Returns the link and the queue for an operation that may be made at once. A mapped key belongs to no grant, and so is not found there.
     #[inline(always)]
     fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
@@ -77,14 +77,14 @@ impl Engine {
             return None;
         }
         match links.get_mut(slot as usize)? {
-            // As `direct_link` says of the dead.
+            // See `direct_link` for the links of dead peers.
             Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, queue)),
             _ => None,
         }
     }
 }
 
-/// Makes an access if there is room for its result, and reports it if that is asked for.
+/// Makes an access if there is room for its result, and reports it if the flags ask for that.
 #[inline(always)]
 fn report(
     queue: &mut Ring,

@@ -7,7 +7,7 @@ use crate::transport::Connection;
 use crate::wire::head::{Head, Kind};
 
 impl Core {
-    /// The table of messages of this kind.
+    /// Returns the table of messages of this kind.
     #[inline]
     pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
         match kind {
@@ -17,25 +17,25 @@ impl Core {
     }
 }
 
-/// Whether a frame of this kind belongs to the tagged messages.
+/// Returns whether a frame of this kind belongs to the tagged messages.
 #[inline]
 pub(crate) fn is_tagged(kind: Kind) -> bool {
     matches!(kind, Kind::Tagged | Kind::TaggedOffer)
 }
 
-/// Whether a frame of this kind is a message of a collective operation.
+/// Returns whether a frame of this kind is a message of a collective operation.
 #[inline]
 pub(crate) fn is_collective(kind: Kind) -> bool {
     matches!(kind, Kind::Collective | Kind::CollectiveOffer)
 }
 
-/// Whether a frame of this kind is a message with its payload.
+/// Returns whether a frame of this kind is a message with its payload.
 #[inline]
 pub(crate) fn is_eager(kind: Kind) -> bool {
     matches!(kind, Kind::Message | Kind::Tagged | Kind::Collective)
 }
 
-/// What a message says about itself.
+/// Returns the envelope of a message, which is matched with receives.
 #[inline]
 pub(crate) fn envelope(from: Connection, head: &Head) -> Envelope {
     let untagged = matches!(head.kind, Kind::Message | Kind::MessageOffer);

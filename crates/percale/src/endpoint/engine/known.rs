@@ -1,50 +1,50 @@
-//! Which slots the addresses of a vector mean: a small hash table of those in use.
+//! Maps the addresses of a vector to slots: a small hash table of the addresses in use.
 //!
-//! It takes some 16 bytes for each peer that this endpoint names, whatever the size of the vector and whatever index the
-//! peer has. An entry is one word: the address with its receive context in the low bits (40 bits), and the slot + 1.
+//! It takes about 16 bytes for each peer that this endpoint uses, independent of the size of the vector and of the peer's index. An entry
+//! is one word: the address with its receive context in the low bits (40 bits), and the slot + 1.
 
 use crate::address::PeerAddress;
 use crate::transport::Connection;
 
-/// Bits of an entry for the slot.
+/// The number of bits of an entry that hold the slot.
 const SLOT: u32 = 24;
-/// Entries to begin with.
+/// The initial number of entries.
 const FIRST: usize = 8;
 
 /// The table.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// A power of two, a quarter of them free; 0 is a free one.
+    /// The entries, of which a quarter is free. Their number is a power of two, and 0 is a free entry.
     entries: Box<[u64]>,
     used: usize,
-    /// What is left of a hash's 64 bits for the place in the table.
+    /// The right shift that reduces a 64-bit hash to an index of the table.
     shift: u32,
-    /// The vector's bits for receive contexts.
+    /// The number of bits that the vector uses for receive contexts.
     bits: u32,
-    /// What its numbers count from.
+    /// The number of the vector's first address.
     base: u64,
 }
 
 impl Known {
-    /// Of a vector with so many bits for receive contexts, whose numbers count from `base`.
+    /// Creates a table for a vector with this number of bits for receive contexts, and with addresses that count from `base`.
     pub(super) fn new(bits: u32, base: u64) -> Self {
         Self { entries: Box::default(), used: 0, shift: 63, bits, base }
     }
 
-    /// An address as a small number: receive contexts are its top bits.
+    /// Returns an address as a small number: its top bits, the receive context, become the low ones.
     #[inline]
     const fn key(&self, peer: PeerAddress) -> u64 {
         peer.0.wrapping_sub(self.base).rotate_left(self.bits)
     }
 
-    /// Where looking for a key begins.
+    /// Returns the entry at which the search for a key begins.
     #[inline]
     const fn place(key: u64, shift: u32) -> usize {
         // 2^64 divided by the golden ratio: consecutive keys are spread evenly (Knuth, volume 3, 6.4).
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize
     }
 
-    /// The slot of an address, if it is known.
+    /// Returns the slot of an address, if it is known.
     #[inline]
     pub(super) fn get(&self, peer: PeerAddress) -> Option<Connection> {
         let key = self.key(peer);
@@ -61,7 +61,7 @@ impl Known {
         }
     }
 
-    /// Notes the slot of an address that is not known; what does not fit into an entry is not noted.
+    /// Inserts the slot of an address that is not known. Does nothing if the address or the slot does not fit into an entry.
     pub(super) fn insert(&mut self, peer: PeerAddress, slot: Connection) {
         let key = self.key(peer);
         if key >> (64 - SLOT) != 0 || slot >= (1 << SLOT) - 1 {
@@ -91,7 +91,7 @@ impl Known {
         }
     }
 
-    /// Whatever means `from` means `to` from now on.
+    /// Makes all addresses that lead to `from` lead to `to` from now on.
     pub(super) fn rename(&mut self, from: Connection, to: Connection) {
         let mask = (1 << SLOT) - 1;
         for entry in &mut self.entries {
@@ -101,12 +101,12 @@ impl Known {
         }
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bits, self.base);
     }
 
-    /// Bytes that it takes, apart from itself.
+    /// Returns the bytes that it allocates.
     pub(super) const fn bytes(&self) -> usize {
         self.entries.len() * size_of::<u64>()
     }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(known.get(peers[5]), None);
     }
 
-    /// 100 nodes with 100 endpoints each; every endpoint names 64 others of one symmetric vector.
+    /// 100 nodes with 100 endpoints each; every endpoint uses 64 others of one symmetric vector.
     #[test]
     fn av_009_a_job_of_ten_thousand_endpoints_keeps_a_kilobyte_for_each() {
         let vector = crate::AddressVector::new(crate::address::vector::VectorOptions::default()).unwrap();

@@ -1,29 +1,29 @@
-//! Watching for what is about to come, for those who poll and do something else between two polls.
+//! Spinning on the rings for messages that are about to arrive, for callers that poll and do something else between two polls.
 
 use std::time::{Duration, Instant};
 
 use super::Engine;
 use crate::transport::any::AnyLink;
 
-/// Looks between two readings of the clock, which costs as much as several looks.
+/// Polls of the rings between two readings of the clock. A reading costs as much as several polls.
 const LOOKS: u32 = 8;
 
-/// Looks for which a watch in vain counts, when its caller may have to offer the processor.
+/// The number of polls as which an unsuccessful wait counts for the decision to yield the processor.
 const VAIN_LOOKS: u32 = 32;
 
 impl Engine {
-    /// Watches the rings of shared memory for at most so long: whether something came, which the next progress deals with. False
-    /// at once where something else must not wait for that (a socket, what has not left yet, other threads that want the processor), or where
-    /// there is no such ring.
+    /// Spins on the rings of shared memory for at most this time. Returns whether something arrived, which the next progress handles.
+    /// Returns false at once if something else must not wait for that (a socket, bytes that have not left yet, other threads that need the
+    /// processor), or if there is no such ring.
     ///
-    /// Nothing is done but to look: no system call, nothing is written.
+    /// This only polls: it makes no system call and writes nothing.
     #[inline(never)]
     pub(crate) fn linger(&mut self, at_most: Duration) -> bool {
         if !self.process.is_here() || !self.core.has_room() || !self.core.outbox.is_empty() || !self.poller.may_linger()
         {
             return false;
         }
-        // What comes soon is not kept waiting by a reading of the clock: the first looks go before it.
+        // The first polls come before the first reading of the clock, which would delay a message that arrives soon.
         let mut start = None;
         loop {
             for _ in 0..LOOKS {
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Whether a hot link has something for us; `None` if none is of shared memory.
+    /// Returns whether a hot link has something for this endpoint, or `None` if no hot link is a shared-memory link.
     #[inline]
     fn something_came(&mut self) -> Option<bool> {
         let mut any = None;

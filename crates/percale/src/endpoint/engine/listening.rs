@@ -1,6 +1,6 @@
-//! A listener: takes requests for connections, and gives its owner's answers.
+//! A listener: takes connection requests, and sends the answers of its owner.
 //!
-//! Who asks stays connected until it has its answer, or gives up; its request is good as long as that.
+//! A requester stays connected until it has its answer, or gives up. Its request is valid for that time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,18 +27,19 @@ pub(crate) struct Listening {
     backlog: usize,
     anywhere: bool,
     next: u64,
-    /// Whose request has which number.
+    /// The requesters of unanswered requests, by the number of the request.
     pending: HashMap<u64, Connection>,
-    /// Who has asked: with its request's number until that was answered.
+    /// The peers that have sent a request, with its number until it was answered.
     asked: HashMap<Connection, Option<u64>>,
-    /// Whoever is connected, the longest ago first.
+    /// All connected peers, in the order in which they connected.
     connected: VecDeque<Connection>,
-    /// What requests are answered through; known once the listener is.
+    /// The listener through which requests are answered. Set once the listener exists.
     owner: Option<WeakShared>,
     thrown: Option<Arc<Thrown>>,
 }
 
-/// Requests that nobody holds any more. Who throws one away may hold any lock, the listener's among them.
+/// Connection requests that the application dropped. The thread that drops a request may hold any lock, including the listener's, so the
+/// request is only recorded here.
 #[derive(Debug)]
 pub(crate) struct Thrown {
     any: AtomicBool,
@@ -47,9 +48,9 @@ pub(crate) struct Thrown {
 }
 
 impl Thrown {
-    /// This request was thrown away, perhaps after it was answered.
+    /// Records that this request was dropped, perhaps after it was answered.
     pub(crate) fn push(&self, number: u64) {
-        let Some(mut numbers) = self.numbers.lock() else { return }; // It is the parent's to answer.
+        let Some(mut numbers) = self.numbers.lock() else { return }; // In a forked child: the parent answers it.
         numbers.push(number);
         drop(numbers);
         self.any.store(true, Ordering::Release);
@@ -79,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// From now on requests can be answered through this.
+    /// Sets the listener through which requests are answered from now on.
     pub(crate) fn listen(&mut self, owner: WeakShared) {
         let thrown =
             Thrown { any: AtomicBool::new(false), numbers: ProcessMutex::default(), bell: Arc::clone(&self.bell) };
@@ -88,19 +89,19 @@ impl Engine {
         }
     }
 
-    /// How many requests may wait for an answer from now on.
+    /// Sets how many requests may wait for an answer from now on.
     pub(crate) fn set_backlog(&mut self, backlog: usize) {
         if let Some(listening) = self.listening() {
             listening.backlog = backlog;
         }
     }
 
-    /// Requests that wait for an answer.
+    /// Returns the number of requests that wait for an answer.
     pub(crate) fn pending_requests(&mut self) -> usize {
         self.listening().map_or(0, |listening| listening.pending.len())
     }
 
-    /// Looks at what was asked, and at what nobody will answer.
+    /// Handles new requests, and rejects requests that the application dropped without an answer.
     pub(super) fn attend_listener(&mut self) {
         for (from, control) in self.core.take_heard() {
             match control {
@@ -149,12 +150,12 @@ impl Engine {
     /// Answers a request.
     ///
     /// # Errors
-    /// If who asked is gone, or has an answer.
+    /// If the requester is gone, or has an answer already.
     pub(crate) fn answer_request(&mut self, number: u64, answer: &Control) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
             return Err(self.refused_connection());
         }
-        self.progress(); // Who asked may have left.
+        self.progress(); // The requester may have left.
         let listening = self.listening().ok_or(ConnectionError::Gone)?;
         let slot = listening.pending.remove(&number).ok_or(ConnectionError::Gone)?;
         listening.asked.insert(slot, None);
@@ -162,7 +163,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Somebody is connected, to ask. Those whose requests do not wait for an answer are bounded: the oldest of them goes.
+    /// Records a new connection of a requester. The number of connections whose requests do not wait for an answer is bounded: above the
+    /// bound, the oldest of them is closed.
     pub(super) fn listener_link(&mut self, slot: Connection) {
         let Some(listening) = self.listening() else { return };
         listening.connected.push_back(slot);
@@ -175,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Who asked is gone.
+    /// Forgets a requester that is gone.
     pub(super) fn listener_over(&mut self, slot: Connection) {
         self.core.gate.forget(slot);
         let Some(listening) = self.listening() else { return };

@@ -1,31 +1,33 @@
 //! The engine of one endpoint: its links, and the protocol above them.
 //!
-//! The engine has one user at a time (its owner, or whoever holds a shared endpoint's lock). It never blocks and makes no
-//! connection itself: the domain's service thread does that and leaves notices in a mailbox. All progress is made by
-//! [`Engine::progress`], in this order: notices; links; what the frames that arrived ask for; sends that waited.
+//! One thread at a time uses the engine: its owner, or the thread that holds the lock of a shared endpoint. The engine never blocks and
+//! makes no connection itself: the domain's service thread does that and leaves notices in a mailbox. All progress is made by
+//! [`Engine::progress`], in this order: hot links; notices; cold links and sockets; links with waiting sends, which are retried; what the
+//! frames that arrived ask for. While hot links are busy, most rounds do only the first and the last of these.
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
-//! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access`, `direct` and `in_place` those for accesses to peers' memory,
-//!   `target` for accesses to ours
-//! * `types`: what it keeps about operations under way; `kinds`: messages by the kind of their frames
+//! * [`arrive`], [`receive`], [`send`]: messages; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
+//!   peers to local memory
+//! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
 //! * `unsent`: sends of which some bytes have yet to leave
 //! * `staged`: operations on a device's memory
 //! * `counting`: where results go, and which counters count them
 //! * `pooled`: receives shared with other endpoints
-//! * [`peers`]: whom it talks to; `parted`: slots of those that have left for good
-//! * `known`: the slots of a vector's addresses; `sockets`: those of network addresses
+//! * [`peers`]: the peers of the endpoint; `parted`: slots of permanently disconnected peers
+//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots
 //! * `senders`: peers that are sending halves of contexts
-//! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
-//! * `doorbell`: which of the bell's bits is which peer's; `rdma`: links over verbs in the endpoint's epoll
+//! * [`poller`]: which links to poll, and when; `linger`: spinning on rings for messages that are about to arrive
+//! * `doorbell`: assigns the bits of the bell to peers; `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
-//! * [`connect`]: connections that come and go; [`closing`]: their end in good order, and the endpoint's; `ending`: how a closing endpoint
-//!   ends its operations; `aside`: memory of theirs that outlives it
-//! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
+//! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
+//!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
+//! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
+//!   [`gate`]: the peers that the endpoint accepts
 //! * [`sleep`]: going to sleep
-//! * `triggered`: operations that a counter begins; `collective`: those of groups
-//! * `windows`: binding and invalidating windows; `bound`: those that were bound lately
-//! * `budget`: what one peer may make it keep
-//! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
+//! * `triggered`: operations that a counter begins; `collective`: operations of groups
+//! * `windows`: binding and invalidating windows; `bound`: windows that were bound lately
+//! * `budget`: limits for the memory that one peer can make the endpoint keep
+//! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
 pub(crate) mod access;
 mod arrive;
@@ -110,33 +112,33 @@ pub struct Engine {
     /// Connection attempts under way, and the slot that each is for.
     attempts: HashMap<u64, Connection>,
     next_attempt: u64,
-    /// What local peers ring.
+    /// The bell that local peers ring.
     bell: Arc<Bell>,
-    /// Whose bits stand for which peers.
+    /// The doorbell bits and the peers to which they belong.
     doorbell: Arc<Doorbell>,
     /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
     epoll: Arc<OwnedFd>,
-    /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
+    /// The timer that ticks while there are sockets whose peers may have gone silent. It is in the epoll too.
     ticks: Option<OwnedFd>,
-    /// Expires some time after the endpoint was last armed, if the descriptor is to become readable then; in the epoll too.
+    /// The timer that expires some time after the endpoint was last armed, if the descriptor is to become readable then. It is in the epoll too.
     looks: Option<OwnedFd>,
-    /// Who may be asleep.
+    /// The threads and tasks that may be asleep.
     sleepers: Sleepers,
-    /// How long nothing has come of waiting.
+    /// Counts polls that found nothing before a sleep.
     idle: Idle,
-    /// What it is for, if not for anybody's messages.
+    /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
-    /// There is something to look after that most endpoints do not have: by the role, or because operations wait for counters.
+    /// Whether progress includes work that most endpoints do not have, because of the role, or because operations wait for counters.
     attentive: bool,
-    /// Operations waited for counters, at some time.
+    /// Whether operations have ever waited for counters.
     triggers: bool,
-    /// Where it can be used: in the process that made it, until it is closed ([`closing`]).
+    /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
-    /// It was closed: it does nothing any more.
+    /// Whether it was closed. A closed engine does nothing.
     closed: bool,
-    /// Reads of the completion queue since progress was made.
+    /// Reads of the completion queue since the last progress.
     reads: u32,
-    /// How many of them may pass with a glance at the rings when nothing comes: see [`read`].
+    /// How many of these reads may do no more than a *glance* at the rings (see [`read`]) while nothing arrives.
     glances: u32,
     /// Reads in a row that found nothing.
     in_vain: InVain,
@@ -147,7 +149,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes progress on everything; says whether anything happened.
+    /// Makes progress on everything. Returns whether anything happened.
     #[inline(never)]
     pub(crate) fn progress(&mut self) -> bool {
         if !self.core.has_room() {
@@ -164,8 +166,8 @@ impl Engine {
         self.chores() | any
     }
 
-    /// Nobody reads completions, so what arrives stays in the transports; still peers that die are heard of. (Or this is a forked
-    /// child, which does nothing.)
+    /// Makes progress while the completion queue is full: what arrives stays in the transports, but notices of dead peers are taken. (In a
+    /// forked child this does nothing.)
     #[cold]
     fn only_notices(&mut self) -> bool {
         let any = self.process.is_here() && self.connector.has_notices();
@@ -175,7 +177,7 @@ impl Engine {
         any
     }
 
-    /// Looks at the hot links.
+    /// Polls the hot links.
     #[inline(always)]
     fn poll_hot(&mut self) -> bool {
         let mut any = false;
@@ -203,7 +205,7 @@ impl Engine {
         any
     }
 
-    /// Everything but the hot links.
+    /// Does everything but poll the hot links.
     #[inline(always)]
     fn chores(&mut self) -> bool {
         if !self.process.is_here() {
@@ -246,7 +248,7 @@ impl Engine {
         any
     }
 
-    /// Looks at one link; says whether anything happened.
+    /// Polls one link. Returns whether anything happened.
     #[inline(never)]
     fn poll_link(&mut self, slot: Connection) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
@@ -259,21 +261,21 @@ impl Engine {
                 any
             }
             Err(broken) => {
-                // What came last may have said what arrived.
+                // The last frames may have acknowledged what arrived at the peer.
                 self.core.report_sent(slot, link);
                 self.broke(slot, &broken)
             }
         }
     }
 
-    /// A link found that it is broken: something happened.
+    /// Takes down a link that is broken. Returns true, because something happened.
     #[cold]
     fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
         self.down(slot, broken);
         true
     }
 
-    /// Looks at the cold links whose peers rang, and makes them hot.
+    /// Polls the cold links whose peers rang, and makes them hot.
     #[inline(never)]
     fn poll_rung(&mut self) -> bool {
         let rung = self.poller.take_rung(&self.bell);
@@ -291,8 +293,8 @@ impl Engine {
         any
     }
 
-    /// Looks at every cold link, whether its peer rang or not: the doorbell's page belongs to all local peers, and one that
-    /// scribbles over it must not silence the others.
+    /// Polls every cold link, whether its peer rang or not: all local peers can write the doorbell's page, and a peer that overwrites it
+    /// must not silence the others.
     #[inline(never)]
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
@@ -305,7 +307,7 @@ impl Engine {
         any
     }
 
-    /// If too many links are hot, cools one.
+    /// Makes one link cold if too many links are hot.
     fn cool(&mut self) {
         let Some(cooled) = self.poller.overflow(&self.links) else { return };
         let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) else { return };
@@ -314,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the hot socket, or at all that are readable.
+    /// Polls the hot socket, or all sockets that are readable.
     #[inline(never)]
     fn poll_sockets(&mut self, sweep: bool) -> bool {
         let mut any = false;
@@ -322,7 +324,8 @@ impl Engine {
             if let Some(slot) = self.poller.hot_socket {
                 any = self.poll_link(slot);
             }
-            // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
+            // Epoll is asked also while the hot socket is busy: nothing else polls the other sockets, and only epoll reports the end of a
+            // dead peer.
             if !self.poller.asks_epoll(any, sweep) {
                 return any;
             }
@@ -356,7 +359,7 @@ impl Engine {
         any
     }
 
-    /// Looks at all that an epoll would tell of, where the system does not let us ask one.
+    /// Polls every link that an epoll would report, for systems on which the epoll cannot be asked.
     #[cold]
     fn poll_all_sockets(&mut self) -> bool {
         let mut any = false;
@@ -369,7 +372,7 @@ impl Engine {
         any
     }
 
-    /// Looks at links that hold something to be sent, and retries sends that wait for them.
+    /// Polls links that hold something to be sent, and retries the sends that wait for them.
     #[inline(never)]
     fn poll_busy(&mut self) -> bool {
         let mut any = false;
@@ -381,7 +384,7 @@ impl Engine {
                 self.perform_owed(slot);
             }
             self.drain(slot);
-            // What no longer waits may have completed: who is about to sleep looks at the results once more.
+            // An operation that no longer waits may have completed: a thread that is about to sleep checks the results once more.
             any |= self.core.peers.get(slot).pending.len() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
             let peer = self.core.peers.get(slot);
@@ -394,7 +397,7 @@ impl Engine {
         any
     }
 
-    /// Does what arrived frames asked for.
+    /// Does what the arrived frames ask for.
     #[inline(never)]
     pub(crate) fn act(&mut self) {
         let mut advance = false;
@@ -413,7 +416,7 @@ impl Engine {
         }
     }
 
-    /// Hands an action to its link; returns it if there is no room.
+    /// Hands an action to its link. Returns the action if the link has no room.
     #[inline(always)]
     fn perform(&mut self, slot: Connection, action: Action) -> Option<Action> {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return None };
@@ -421,7 +424,7 @@ impl Engine {
             Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
             action => action,
         };
-        // A stream keeps the second and later frames of a call until the next, which may not come: so all leave with the last.
+        // A byte stream may hold back a frame until the next call, which may never come. So all frames of a sequence leave with the last one.
         let follows = |next: &(Connection, Action)| {
             next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
         };
@@ -447,7 +450,7 @@ impl Engine {
         None
     }
 
-    /// Hands a link the answers that it refused before, as far as it takes them.
+    /// Hands a link the answers that it refused before, until it refuses one again.
     #[cold]
     fn perform_owed(&mut self, slot: Connection) {
         while let Some(action) = self.core.next_owed(slot) {
@@ -468,7 +471,8 @@ impl Engine {
         }
     }
 
-    /// The commonest receive of all: see [`Core::post_plain_receive`]. False if anything is otherwise; then nothing was done.
+    /// Posts a receive of the most common kind (see [`Core::post_plain_receive`]). Returns false, and does nothing, if the receive is of
+    /// another kind.
     #[inline(always)]
     pub(crate) fn receive_in_place(
         &mut self,
@@ -497,7 +501,7 @@ impl Engine {
         Ok(())
     }
 
-    /// How each connected peer is reached.
+    /// Describes how each connected peer is reached.
     pub(crate) fn describe(&self) -> Vec<(SocketAddr, String)> {
         let mut all = Vec::new();
         for slot in self.core.peers.up() {
@@ -515,7 +519,7 @@ impl Engine {
         all
     }
 
-    /// The descriptor, for somebody else's event loop.
+    /// Returns the descriptor, for use in an event loop of the application.
     pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }
@@ -542,7 +546,7 @@ const BELL: u64 = u64::MAX;
 /// The ticks in the endpoint's epoll.
 const TICKS: u64 = u64::MAX - 1;
 
-/// The deadline of a connection that does not stand yet.
+/// The deadline of a connection that is not established yet.
 const ALARM: u64 = u64::MAX - 2;
 
 /// The timer of [`Engine::watch_in_time`] in the endpoint's epoll.

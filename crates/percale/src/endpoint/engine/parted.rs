@@ -1,28 +1,27 @@
-//! Slots of peers that have left for good: given up, to be those of others. Who serves many, one after the other, would otherwise
-//! remember all of them.
+//! Reclaims the slots of permanently disconnected peers. Without this, a server with many short-lived clients would keep a slot for each of them.
 //!
-//! A slot is given up when nothing means it any more: it has no connection and asks for none, its address is not in the vector
-//! or does not lead to it, no receive is directed at it, no message of it waits to be received, and nothing is left of what it
-//! was doing to our memory. Looked for when a connection ends, or an attempt at one fails: then some of those that ended or
-//! failed before are looked at, so a slot that was still meant is looked at again later. Endpoints with a role, members of groups
-//! and users of shared receives keep theirs.
+//! A slot is given up when nothing refers to it any more: it has no connection and none is being made, its address is not in the vector or
+//! does not lead to it, no receive is directed at it, none of its messages waits to be received, and no operation that a disconnected peer
+//! has left unfinished remains. Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots whose
+//! connections ended or failed before are checked, so a slot that was still referred to is checked again later. Endpoints with a role,
+//! members of groups and users of shared receives keep their slots.
 
 use super::Engine;
 use super::peers::State;
 use crate::transport::Connection;
 use crate::wire::head::Kind;
 
-/// Slots that are looked at whenever a connection has ended.
+/// Slots that are checked whenever a connection has ended.
 const LOOKS: usize = 4;
 
 impl Engine {
-    /// The connection in this slot has ended, or none came about.
+    /// Handles a slot whose connection has ended, or could not be made.
     pub(super) fn parted(&mut self, slot: Connection) {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {
             let Some(slot) = self.core.peers.next_parted() else { return };
             if self.core.peers.get(slot).state != State::Idle {
-                continue; // It is back, or is being called, and comes here again when that is over.
+                continue; // It is connected again, or being connected, and is queued again when that is over.
             }
             if self.is_meant(slot) {
                 self.core.peers.part(slot);
@@ -32,7 +31,8 @@ impl Engine {
         }
     }
 
-    /// Whether messages of a peer without a connection wait to be received. No more come, so this is asked until the answer is no.
+    /// Returns whether messages of a peer without a connection wait to be received. No more messages come, so once the result is false it
+    /// stays false.
     fn has_left_messages(&mut self, slot: Connection) -> bool {
         if self.core.peers.get(slot).left {
             let left = [Kind::Message, Kind::Tagged, Kind::Collective]
@@ -43,16 +43,16 @@ impl Engine {
         self.core.peers.get(slot).left
     }
 
-    /// Whether a receive is directed at a peer without a connection.
+    /// Returns whether a receive is directed at a peer without a connection.
     fn has_directed_receives(&mut self, slot: Connection) -> bool {
         let peer = self.core.peers.get(slot);
         if peer.lost && !peer.directed {
-            return false; // Those that were posted before its connection ended have ended too.
+            return false; // Receives that were posted before its connection ended have ended too.
         }
         [false, true].into_iter().any(|tagged| self.core.table(tagged).is_directed_at(slot.into()))
     }
 
-    /// Whether anything may still mean this slot.
+    /// Returns whether anything may still refer to this slot.
     fn is_meant(&mut self, slot: Connection) -> bool {
         let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
         kept || !self.core.peers.get(slot).is_free()

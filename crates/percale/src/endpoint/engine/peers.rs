@@ -1,15 +1,16 @@
 //! The peers of an endpoint: one slot for each context of each address, kept across connections, and one for each peer whose address is
 //! not known.
 //!
-//! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
-//! connects first) and stays as long as anything may mean it: the vector, a directed receive posted before the peer ever
-//! connected, a message that nobody has received yet. Slots of those that have left for good are given up (see `parted`).
+//! A slot's number is the [`Connection`] that links and matching know. A slot is made at the first use of a peer (or when the peer connects
+//! first) and stays as long as anything may refer to it: the vector, a directed receive posted before the peer ever connected, a message
+//! that has not been received yet. The slots of permanently disconnected peers are reclaimed (see `parted`).
 //!
-//! A peer is its incarnation; an address only says how to call it. So:
-//! 1. A slot with an address ([`Peer::named`]) has a connection only with a peer that a call to this address has met.
-//! 2. The address that a peer merely advertises leads nowhere. A peer that called us, and that was not met at its address, has a slot without one.
-//! 3. A slot is an alias of another only while that one's connection lasts, and only after the peer proved at both addresses that it is the
-//!    same.
+//! A peer is identified by its incarnation; an address is only the place at which it is called. So:
+//! 1. A slot with an address ([`Peer::named`]) has a connection only with a peer that answered a call to this address.
+//! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not answered at its
+//!    address, has a slot without an address.
+//! 3. A slot is an alias of another only while the connection of that other slot lasts, and only after the peer proved at both addresses
+//!    that it is the same.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -24,23 +25,23 @@ use crate::address::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
 use crate::wire::head::Counts;
 
-/// How far the connection to a peer is.
+/// The state of the connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// None, and nobody asked for one.
+    /// There is no connection, and none was asked for.
     Idle,
-    /// Being made, as this attempt.
+    /// The connection is being made, by the attempt with this number.
     Connecting(u64),
-    /// Established.
+    /// The connection is established.
     Up,
     /// Another slot has the connection with this peer, which was met at both addresses.
     Alias(Connection),
 }
 
-/// No count of removals or changes: what was never looked up.
+/// A value that is no count of removals or changes: nothing was looked up yet.
 const NEVER: u64 = u64::MAX;
 
-/// A context of an address; endpoints that share their address with nobody are context 0.
+/// A context of an address. An endpoint that does not share its address is context 0.
 pub(crate) type At = (SocketAddr, u16);
 
 /// One peer.
@@ -52,7 +53,7 @@ pub(crate) struct Peer {
     pub(crate) context: u16,
     /// Whether the address leads to this slot.
     named: bool,
-    /// The address that it advertises, if that is another one; boxed, as most have none.
+    /// The address that it advertises, if that is another one. Boxed, because most peers have none.
     advertised: Option<Box<At>>,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
@@ -60,57 +61,58 @@ pub(crate) struct Peer {
     pub(crate) serial: u64,
     /// The bit of our doorbell that it rings, while it is up over shared memory.
     pub(crate) bit: u32,
-    /// Why it is reached the way it is.
+    /// Why this transport was chosen.
     pub(crate) reason: String,
-    /// How far the connection is.
+    /// The state of the connection.
     pub(crate) state: State,
-    /// There was a connection, and it ended.
+    /// Whether there was a connection that has ended.
     pub(crate) lost: bool,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
     pub(crate) pending: VecDeque<Pending>,
     /// Operations that wait for it.
     outstanding: u32,
-    /// Those of them that are messages of groups.
+    /// The number of them that are messages of groups.
     of_groups: u32,
     /// Accesses to its memory that it executes, or that have yet to end otherwise.
     pub(crate) executed: u32,
-    /// Accesses that we make by RDMA and that have yet to end.
+    /// Accesses to its memory by RDMA that have yet to end.
     pub(crate) direct: u32,
-    /// Others in a row that were executed though RDMA reaches their memory.
+    /// Consecutive accesses that the peer executed although RDMA reaches their memory.
     pub(crate) impatience: u32,
-    /// Those of both that are long writes, or by RDMA: messages wait for them.
+    /// The number of both kinds that are long writes, or writes by RDMA. Messages wait for them.
     pub(crate) long_writes: u32,
     /// Parts of accesses that it has not answered.
     pub(crate) parts: u32,
     /// Answers to it that its link has not taken.
     pub(crate) replies: u32,
-    /// News of writes to its regions that its link has not taken; and one more while its answers go before all else (see `budget`).
+    /// Notices of writes to its regions that its link has not taken, and one more while its answers precede everything else (see `budget`).
     pub(crate) notices: u32,
-    /// What it makes us keep.
+    /// Its budget of memory in this endpoint.
     pub(super) budget: Budget,
-    /// Transfers that it began from and to our regions, and bytes that are kept for them.
+    /// Transfers that it began from and to local regions, and bytes that are kept for them.
     pub(crate) serving: u32,
     pub(crate) staged: u64,
-    /// Accesses that it counts, though it may not see them.
+    /// The kinds of accesses that it counts although it may not see them.
     pub(crate) counts: Counts,
-    /// It wants offers only.
+    /// Whether it asked for offers only.
     pub(crate) offers_only: bool,
-    /// Its place in the vector, or UNSPECIFIED, as of so many changes of the vector.
+    /// Its place in the vector, or UNSPECIFIED, when the vector had had `source_changes` changes.
     source: PeerAddress,
     source_changes: u64,
-    /// It broke the protocol; the engine closes the link when it next looks.
+    /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
     pub(crate) accused: Option<&'static str>,
-    /// Control frames from it that the engine has not looked at.
+    /// The number of control frames from it that the engine has not handled.
     pub(crate) heard: u32,
-    /// Other slots are aliases of this one.
+    /// Whether other slots are aliases of this one.
     aliased: bool,
-    /// The slot of its sending half, while that is connected: receives directed at it take that one's messages (`senders`).
+    /// The slot of its sending half, while that is connected: receives directed at this peer take the messages of that slot (`senders`).
     pub(super) sender: Option<Connection>,
-    /// A receive was directed at it since it was [lost](Self::lost). One that is not lost may have some without this.
+    /// Whether a receive was directed at it since it was [lost](Self::lost). A peer that is not lost may have directed receives even if
+    /// this is false.
     pub(crate) directed: bool,
-    /// A message of it was here when its connection ended.
+    /// Whether one of its messages may have been here when its connection ended.
     pub(crate) left: bool,
-    /// It waits among those that may be given up.
+    /// Whether it is in the queue of slots that may be given up.
     parted: bool,
 }
 
@@ -154,8 +156,8 @@ impl Peer {
         }
     }
 
-    /// Whether nothing of the peer's own keeps its slot: it has no connection and asked for none, nothing waits for it, and no other
-    /// slot leads here.
+    /// Returns whether the peer itself does not keep its slot: it has no connection and none was asked for, nothing waits for it, and no
+    /// other slot is an alias of it.
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Idle
             && self.pending.is_empty()
@@ -164,23 +166,23 @@ impl Peer {
             && !self.budget.owes()
     }
 
-    /// Whether a receive that is directed at it needs more than its slot.
+    /// Returns whether a receive that is directed at it needs more than its slot.
     #[inline]
     pub(super) const fn takes_detour(&self) -> bool {
         self.lost | self.sender.is_some()
     }
 
-    /// Whether its address leads to it.
+    /// Returns whether its address leads to this slot.
     pub(super) const fn has_address(&self) -> bool {
         self.named
     }
 
-    /// Where it is.
+    /// Returns its address and context.
     pub(super) const fn at(&self) -> At {
         (self.address, self.context)
     }
 
-    /// Whether a message has to wait: for long writes, which the target pulls when it gets to it, or for news of writes.
+    /// Returns whether a message has to wait: for long writes, which the target pulls at its own progress, or for notices of writes.
     #[inline]
     pub(crate) const fn must_wait(&self) -> bool {
         self.long_writes | self.notices != 0
@@ -191,30 +193,30 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    /// Slots of addresses and their contexts.
+    /// Maps addresses and their contexts to slots.
     by_socket: Sockets,
-    /// Slots of the vector's addresses that were named.
+    /// Maps the vector's addresses that were used to slots.
     known: Known,
-    /// The one of them that was named last, and its slot; there is one whenever `known` holds.
+    /// The address that was used last, and its slot. It is valid whenever `known` is.
     last: Cell<(PeerAddress, Connection)>,
     vector: Option<AddressVector>,
-    /// The vector's removals for which `known` holds, or NEVER.
+    /// The count of the vector's removals for which `known` is valid, or NEVER.
     removals: u64,
-    /// Some peer is accused.
+    /// Whether some peer broke the protocol and its link has yet to be closed.
     pub(crate) any_accused: bool,
-    /// Peers that are not read, and peers for which answers wait: see `budget`.
+    /// The number of peers that are not read, and of peers for which answers wait (see `budget`).
     stopped: u32,
     owing: u32,
-    /// The endpoint is for one peer, which is the only one in its vector once there is a connection to it.
+    /// Whether the endpoint has only one peer, which is the only one in its vector once there is a connection to it.
     pub(crate) single: bool,
     /// Slots that were given up.
     free: Vec<Connection>,
-    /// Slots whose connection ended, or whose attempt at one failed, the longest ago first.
+    /// Slots whose connection ended or could not be made, the oldest first.
     parted: VecDeque<Connection>,
 }
 
 impl Peers {
-    /// No peers yet.
+    /// Creates a table without peers.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
         let options = vector.as_ref().map(AddressVector::options);
         let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
@@ -239,7 +241,7 @@ impl Peers {
         self.vector.as_ref()
     }
 
-    /// The slot of a vector's address, following aliases.
+    /// Returns the slot of a vector's address, following aliases.
     #[inline]
     pub(crate) fn resolve(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
         if let Some(slot) = self.resolved(peer) {
@@ -248,7 +250,7 @@ impl Peers {
         self.resolve_slow(peer)
     }
 
-    /// As [`resolve`](Self::resolve), if it was looked up since the vector changed.
+    /// Like [`resolve`](Self::resolve), but returns a slot only if the address was looked up since the vector's last removal.
     #[inline]
     pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
         if self.vector.as_ref()?.removals_here() != self.removals {
@@ -278,7 +280,7 @@ impl Peers {
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let bits = vector.options().receive_context_bits;
-        // Who numbers no contexts means the first.
+        // A caller that uses no context numbers means the first context.
         let context = peer.0.checked_shr(u64::BITS - bits).unwrap_or(0);
         let context = u16::try_from(context).map_err(|_| Unresolved::Unknown)?;
         let slot = self.real_slot((address, context));
@@ -286,13 +288,13 @@ impl Peers {
             self.known.insert(peer, slot);
             self.last.set((peer, slot));
             self.removals = removals;
-            // It is looked at before it is believed.
+            // A hint: `find_source` verifies it whenever the vector has changed.
             self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
-        } // Else there is a removal under way: this holds for once.
+        } // Else a removal is under way, and the slot is valid for this call only.
         Ok(slot)
     }
 
-    /// The slot of a socket address, made if need be.
+    /// Returns the slot of a socket address. Makes it if there is none.
     pub(crate) fn slot(&mut self, at: At) -> Connection {
         if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
@@ -302,16 +304,16 @@ impl Peers {
         slot
     }
 
-    /// A slot for a peer that called, and advertises this address, but was not met there. Nothing leads to it.
+    /// Makes a slot for a peer that called, and advertises this address, but has not answered there. No address leads to this slot.
     pub(crate) fn nameless_slot(&mut self, advertised: At) -> Connection {
         self.fresh(Peer { named: false, ..Peer::new(advertised) })
     }
 
-    /// The slot of a peer that was just met at this address, for its connection.
+    /// Returns the slot for the connection of a peer that just answered at this address.
     pub(crate) fn met_slot(&mut self, at: At) -> Connection {
         let slot = self.slot(at);
         if let State::Alias(_) = self.list[slot as usize].state {
-            // It is another peer's by now.
+            // The address belongs to another peer by now.
             self.list[slot as usize].state = State::Idle;
             self.removals = NEVER;
         }
@@ -331,7 +333,7 @@ impl Peers {
         }
     }
 
-    /// Gives up a slot without a connection, to be another peer's: nobody knows it by number.
+    /// Frees a slot without a connection for another peer. Nothing may refer to the slot by its number.
     pub(crate) fn give_up(&mut self, slot: Connection) {
         if self.list[slot as usize].named {
             self.by_socket.forget(slot, &self.list);
@@ -340,29 +342,29 @@ impl Peers {
         self.free.push(slot);
     }
 
-    /// The connection in this slot has ended, or none came about.
+    /// Queues a slot whose connection has ended, or could not be made, among those that may be given up.
     pub(crate) fn part(&mut self, slot: Connection) {
         if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
             self.parted.push_back(slot);
         }
     }
 
-    /// The slot whose connection ended the longest ago, of those that were not asked for.
+    /// Takes the slot at the head of that queue: the one that was queued first.
     pub(crate) fn next_parted(&mut self) -> Option<Connection> {
         let slot = self.parted.pop_front()?;
         self.list[slot as usize].parted = false;
         Some(slot)
     }
 
-    /// Names the only peer of an endpoint that has one.
+    /// Inserts the address of the only peer of an endpoint of one connection into its vector.
     ///
     /// # Errors
-    /// If nobody can be at this address.
+    /// If no peer can have this address.
     pub(crate) fn name_single(&mut self, address: SocketAddr) -> Result<(), AddressError> {
         self.vector.as_ref().map_or(Ok(()), |vector| vector.insert(address).map(drop))
     }
 
-    /// The slot of a socket address, following aliases.
+    /// Returns the slot of a socket address, following aliases.
     pub(crate) fn real_slot(&mut self, at: At) -> Connection {
         let mut slot = self.slot(at);
         while let State::Alias(other) = self.list[slot as usize].state {
@@ -371,14 +373,14 @@ impl Peers {
         slot
     }
 
-    /// The slot whose connection has this number.
+    /// Returns the slot of the connection with this serial number of the service thread.
     pub(crate) fn with_serial(&self, serial: u64) -> Option<Connection> {
         let found = |peer: &Peer| peer.state == State::Up && peer.serial == serial;
         self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
-    /// Declares that `slot` is the same peer as `real` while that one's connection lasts; what waited in it moves there. If `real` has no
-    /// address it takes that of `slot`, for good.
+    /// Declares that `slot` is the same peer as `real` while the connection of `real` lasts. What waited in `slot` moves to `real`. If
+    /// `real` has no address it takes that of `slot` permanently.
     pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
         if slot == real {
             return;
@@ -405,7 +407,7 @@ impl Peers {
         self.last.set((peer, if last == slot { real } else { last }));
     }
 
-    /// The connection of `real` is over: whatever was an alias of it is a peer of its own again.
+    /// Ends all aliases of `real`, whose connection is over: each is a peer of its own again.
     fn end_aliases(&mut self, real: Connection) {
         if !std::mem::take(&mut self.list[real as usize].aliased) {
             return;
@@ -413,24 +415,25 @@ impl Peers {
         for slot in 0..self.list.len() {
             let peer = &mut self.list[slot];
             if peer.state == State::Alias(real) {
-                // Receives directed at it ask whether anybody is there.
+                // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
                 (peer.state, peer.lost) = (State::Idle, true);
                 self.part(slot as Connection);
             }
         }
-        self.removals = NEVER; // Their numbers lead to `real` still.
+        self.removals = NEVER; // Their vector addresses still lead to `real`.
     }
 
-    /// The sending half in this slot has no connection any more.
+    /// Forgets the sending half in this slot, which has no connection any more.
     pub(super) fn forget_sender(&mut self, slot: Connection) {
         for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {
             peer.sender = None;
-            // Receives directed at it ask whether anybody is there.
+            // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
             peer.lost |= peer.state == State::Idle;
         }
     }
 
-    /// Notes which address a peer advertises; says whether it is another one than that at which it was called, and news.
+    /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer was called and from
+    /// the one recorded before.
     pub(crate) fn advertise(&mut self, slot: Connection, at: At) -> bool {
         let peer = &mut self.list[slot as usize];
         let other = (peer.at() != at).then_some(at);
@@ -438,7 +441,7 @@ impl Peers {
         other.is_some() && before.as_deref() != other.as_ref()
     }
 
-    /// The addresses that peers advertise that were found at others.
+    /// Returns the advertised addresses of the peers that were called at another address.
     pub(crate) fn advertised(&self) -> HashMap<Connection, At> {
         let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, **peer.advertised.as_ref()?)));
         others.collect()
@@ -456,28 +459,28 @@ impl Peers {
         &mut self.list[slot as usize]
     }
 
-    /// Bytes that finding slots takes, by number and by address.
+    /// Returns the bytes that the tables from vector addresses and from socket addresses to slots take.
     pub(crate) fn naming_bytes(&self) -> usize {
         size_of_val(&self.known) + self.known.bytes() + size_of_val(&self.by_socket) + self.by_socket.bytes()
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The slot with this incarnation, if it is up.
+    /// Returns the slot with this incarnation, if it is up.
     pub(crate) fn with_incarnation(&self, incarnation: u128) -> Option<Connection> {
         let found = |peer: &Peer| peer.state == State::Up && peer.incarnation == incarnation;
         self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
-    /// Every slot that is up.
+    /// Returns every slot that is up.
     pub(crate) fn up(&self) -> impl Iterator<Item = Connection> + '_ {
         self.list.iter().enumerate().filter(|(_, peer)| peer.state == State::Up).map(|(slot, _)| slot as Connection)
     }
 
-    /// Where a peer stands in the vector now; UNSPECIFIED if it does not.
+    /// Returns the current place of a peer in the vector, or UNSPECIFIED if it has none.
     #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
@@ -486,7 +489,7 @@ impl Peers {
         if peer.source_changes == changes { peer.source } else { self.find_source(slot, changes) }
     }
 
-    /// Looks for a peer in the vector, where it mostly still is where it was.
+    /// Looks for a peer in the vector, first at its previous place, where it usually still is.
     #[cold]
     fn find_source(&mut self, slot: Connection, changes: u64) -> PeerAddress {
         let peer = &mut self.list[slot as usize];
@@ -501,97 +504,97 @@ impl Peers {
         peer.source
     }
 
-    /// Whether the vector names this slot.
+    /// Returns whether the vector contains the address of this slot.
     pub(super) fn is_named(&mut self, slot: Connection) -> bool {
         self.source(slot).is_specified()
     }
 
-    /// How events name the peer of a slot: its place in the vector, and its address.
+    /// Returns how events name the peer of a slot: its place in the vector, and its address.
     pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
         (self.source(slot), self.list[slot as usize].address)
     }
 
-    /// One more send waits for this peer.
+    /// Counts one more operation that waits for this peer.
     #[inline]
     pub(crate) fn started(&mut self, slot: Connection) {
         self.list[slot as usize].outstanding += 1;
     }
 
-    /// One send fewer waits for this peer.
+    /// Counts one operation fewer that waits for this peer.
     #[inline]
     pub(crate) fn finished(&mut self, slot: Connection) {
         let peer = &mut self.list[slot as usize];
         peer.outstanding = peer.outstanding.saturating_sub(1);
     }
 
-    /// One of the sends that wait for this peer is a message of a group: it ends when the peer's application posts the operation, which no
-    /// fence waits for.
+    /// Counts one of the sends that wait for this peer as a message of a group. Such a send ends when the peer's application posts the
+    /// operation, and no fence waits for it.
     pub(crate) fn started_for_group(&mut self, slot: Connection) {
         self.list[slot as usize].of_groups += 1;
     }
 
-    /// It has ended.
+    /// Counts that such a message has ended.
     #[cold]
     pub(crate) fn finished_for_group(&mut self, slot: Connection) {
         let peer = &mut self.list[slot as usize];
         peer.of_groups = peer.of_groups.saturating_sub(1);
     }
 
-    /// Whether no send waits for this peer but those of groups, so that a fence may pass.
+    /// Returns whether no operation but messages of groups waits for this peer, so that a fence may pass.
     #[inline]
     pub(crate) fn is_settled(&self, slot: Connection) -> bool {
         let peer = &self.list[slot as usize];
         peer.outstanding == peer.of_groups
     }
 
-    /// Puts a message of a group in line: behind those of groups, before all else. Operations that wait here may wait for what the peer's
-    /// application does when the group's operation is over.
+    /// Queues a message of a group behind other messages of groups and before everything else. The other operations in the queue may wait
+    /// for something that the peer's application does only after the group's operation is over.
     pub(crate) fn queue_for_group(&mut self, slot: Connection, message: Pending) {
         let pending = &mut self.list[slot as usize].pending;
         let last = pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
         pending.insert(last.map_or(0, |last| last + 1), message);
     }
 
-    /// Whether frames of this peer are taken.
+    /// Returns whether frames of this peer are taken.
     #[inline]
     pub(super) fn is_read(&self, slot: Connection) -> bool {
         self.stopped == 0 || self.list[slot as usize].budget.is_read()
     }
 
-    /// A peer is read again, or not any more.
+    /// Counts a peer that is read again, or that is no longer read.
     pub(super) const fn count_stopped(&mut self, is_read: bool) {
         self.stopped = if is_read { self.stopped.saturating_sub(1) } else { self.stopped.saturating_add(1) };
     }
 
-    /// Whether answers wait for any peer.
+    /// Returns whether answers wait for any peer.
     #[inline]
     pub(super) const fn any_owing(&self) -> bool {
         self.owing > 0
     }
 
-    /// Answers wait for one more peer, or one fewer.
+    /// Counts one more peer for which answers wait, or one fewer.
     pub(super) const fn count_owing(&mut self, more: bool) {
         self.owing = if more { self.owing.saturating_add(1) } else { self.owing.saturating_sub(1) };
     }
 
-    /// The peer asked for offers only, or takes that back.
+    /// Records that the peer asked for offers only, or withdrew that request.
     pub(crate) fn set_offers_only(&mut self, slot: Connection, on: bool) {
         self.list[slot as usize].offers_only = on;
     }
 
-    /// Notes that a peer broke the protocol; its connection is closed soon, with this reason.
+    /// Records that a peer broke the protocol. Its connection is closed soon, with this reason.
     #[cold]
     pub(crate) fn accuse(&mut self, slot: Connection, why: &'static str) {
         self.list[slot as usize].accused = Some(why);
         self.any_accused = true;
     }
 
-    /// All that waited in a slot.
+    /// Takes all operations that wait in a slot.
     pub(crate) fn take_pending(&mut self, slot: Connection) -> VecDeque<Pending> {
         std::mem::take(&mut self.list[slot as usize].pending)
     }
 
-    /// The slot is idle again; the next operation connects afresh.
+    /// Makes the slot idle again. The next operation makes a new connection.
     pub(crate) fn reset(&mut self, slot: Connection) {
         let peer = &mut self.list[slot as usize];
         peer.state = State::Idle;

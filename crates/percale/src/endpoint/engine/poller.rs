@@ -1,13 +1,13 @@
-//! Which links to look at, and when.
+//! Decides which links to poll, and when.
 //!
-//! * Shared memory: a look costs a load, so links that were active lately ("hot", at most [`HOT`]) are looked at in every
-//!   round; the others ("cold") ring the doorbell bitmap, which is looked at in every round while there are any.
-//! * TCP: a look costs a system call. The hot socket is looked at in every round; if it has nothing, all of them are (by epoll), because
-//!   between two rounds the client may have yielded the processor, which takes longer than both calls. A busy hot socket delays the
-//!   others for [`SWEEP`] rounds at most, and a crowded thread (`endpoint::spin`) asks epoll alone. While shared memory is busy, sockets are
-//!   looked at every [`SWEEP`] rounds only, unless the thread is crowded. If there is no other socket than the hot one, epoll has nothing to
+//! * Shared memory: a poll costs a load, so links that were active lately ("hot", at most [`HOT`]) are polled in every round; the others
+//!   ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
+//! * TCP: a poll costs a system call. The hot socket is polled in every round; if it has nothing, all sockets are polled (by epoll),
+//!   because between two rounds the application may have yielded the processor, which takes longer than both calls. A busy hot socket
+//!   delays the others for [`SWEEP`] rounds at most, and a crowded thread (`endpoint::spin`) asks epoll alone. While shared memory is busy,
+//!   sockets are polled every [`SWEEP`] rounds only, unless the thread is crowded. If the hot socket is the only one, epoll has nothing to
 //!   add, and is asked every [`LONE_SWEEP`] rounds.
-//! * Links that hold something to be sent, or for which sends wait ("busy"), are looked at until they do not.
+//! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until they no longer do.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Connection, Link};
 
-/// Links of shared memory that are looked at in every round.
+/// The maximum number of shared-memory links that are polled in every round.
 const HOT: usize = 64;
 
-/// Rounds between two looks at every socket.
+/// Rounds between two polls of every socket.
 const SWEEP: u32 = 16;
 
-/// The same if there is one socket: an epoll_wait(2) more in each wait for a message made 8 bytes 8 % slower.
+/// Like [`SWEEP`], but if there is only one socket: one more epoll_wait(2) in each wait for a message made messages of 8 bytes 8 % slower.
 const LONE_SWEEP: u32 = 1024;
 
-/// Rounds between two looks at all cold links.
+/// Rounds between two polls of all cold links.
 const COLD_SWEEP: u32 = 4096;
 
-/// Rounds without a message after which shared memory no longer keeps sockets waiting.
+/// Rounds without a message after which shared memory no longer delays the polls of sockets.
 const QUIET: u32 = 64;
 
-/// What the poller knows of one link.
+/// The state that the poller keeps for one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     busy: bool,
@@ -40,38 +40,38 @@ struct Mark {
 /// Decides which links are polled, and when.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    /// Wakes whoever sleeps.
+    /// Wakes sleeping threads and tasks.
     bell: Arc<Bell>,
-    /// Links that are looked at in every round.
+    /// Links that are polled in every round.
     pub(super) hot: Vec<Connection>,
-    /// Whose turn it is, of those, when messages are taken one link at a time.
+    /// The index in `hot` of the link that was polled last when messages are taken from one link at a time.
     turn: usize,
     /// The hot link that is cooled next when there are too many.
     hand: usize,
     /// Links with something to send, or sends that wait for them.
     pub(super) busy: Vec<Connection>,
-    /// The busy links are being looked at: those that stay so are no news.
+    /// Whether the busy links are being polled. Links that stay busy then need not wake sleepers.
     looking: bool,
     marks: Vec<Mark>,
-    /// Slot + 1 by doorbell bit.
+    /// Slot + 1 by doorbell bit; 0 if the bit belongs to no link.
     by_bit: Vec<u32>,
-    /// Links of shared memory that are cold.
+    /// The number of shared-memory links that are cold.
     cold: usize,
     rung: Vec<u32>,
-    /// How many links of shared memory there are, hot and cold. Links over queue pairs are hot as well.
+    /// The number of shared-memory links, hot and cold. (Links over queue pairs are always hot, and not counted here.)
     rings: usize,
-    /// How many TCP links there are.
+    /// The number of links over TCP and over queue pairs.
     pub(super) sockets: usize,
-    /// The socket heard of last.
+    /// The socket that was active last.
     pub(super) hot_socket: Option<Connection>,
     round: u32,
-    /// Rounds in a row that left the chores.
+    /// Consecutive rounds, modulo [`SWEEP`], that skipped everything but the hot links.
     skipped: u32,
-    /// Rounds since shared memory brought something.
+    /// Rounds since a hot link brought something.
     quiet: u32,
-    /// Which link that was.
+    /// The hot link that brought something last.
     pub(super) last: Connection,
-    /// The thread that polls shares its processor with others: a round may take as long as their turns.
+    /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time slices.
     crowded: bool,
 }
 
@@ -99,7 +99,7 @@ impl Poller {
         }
     }
 
-    /// A link took a frame: it may hold some of it still.
+    /// Records that a link took a frame, of which it may still hold some bytes.
     #[inline]
     pub(super) fn sent(&mut self, slot: Connection, link: &AnyLink) {
         if !matches!(link, AnyLink::Shm(_)) || !link.is_idle() {
@@ -113,16 +113,16 @@ impl Poller {
             self.hot_socket = Some(slot);
         }
         if !link.is_idle() && self.waits(slot) && !self.looking {
-            self.bell.wake(); // Who fell asleep before has to nap now.
+            self.bell.wake(); // Sleepers that fell asleep before have to take naps now.
         }
     }
 
-    /// There will be nothing but this socket: it is looked at in every round from the first.
+    /// Makes this socket, the only link of the endpoint, one that is polled in every round from the first.
     pub(super) const fn favour(&mut self, slot: Connection) {
         (self.hot_socket, self.quiet) = (Some(slot), QUIET + 1);
     }
 
-    /// Something waits for this link; whether that is new.
+    /// Marks a link as busy because something waits for it. Returns whether it was not busy before.
     pub(super) fn waits(&mut self, slot: Connection) -> bool {
         let mark = self.mark(slot);
         if mark.busy {
@@ -140,13 +140,13 @@ impl Poller {
         &mut self.marks[slot as usize]
     }
 
-    /// The busy links, to be looked at; those that stay busy are to be marked again, then the list is returned.
+    /// Takes the list of busy links, to be polled. The caller marks those again that stay busy, then returns the list.
     pub(super) fn take_busy(&mut self) -> Vec<Connection> {
         for &slot in &self.busy {
             self.marks[slot as usize].busy = false;
         }
         self.looking = true;
-        // The emptied list of the round before serves for this round's marks.
+        // The emptied list of the previous round takes the marks of this one.
         std::mem::take(&mut self.busy)
     }
 
@@ -159,20 +159,20 @@ impl Poller {
         }
     }
 
-    /// Whether cold links are to be looked at though nobody rang.
+    /// Returns whether cold links are to be polled although no peer rang.
     #[inline]
     pub(super) fn cold_are_due(&self) -> bool {
         self.round.is_multiple_of(COLD_SWEEP)
     }
 
-    /// Hot links are busy: whether everything else can wait for another round.
+    /// Returns whether everything but the hot links, which are active, can wait for another round.
     #[inline]
     pub(super) fn chores_can_wait(&mut self) -> bool {
         self.skipped = (self.skipped + 1) % SWEEP;
         self.skipped != 0
     }
 
-    /// One more round begins; says whether every socket is due, and whether the hot one is.
+    /// Begins one more round. Returns whether every socket is due, and whether sockets are due at all.
     #[inline]
     pub(super) fn round(&mut self) -> (bool, bool) {
         self.round = self.round.wrapping_add(1);
@@ -181,14 +181,15 @@ impl Poller {
         (sweep, sweep || self.crowded || self.quiet > QUIET)
     }
 
-    /// Whether epoll alone is asked, and the hot socket not by itself: the next message may come from any peer, and two system calls in each
-    /// round cost a hop of a ring of processes a quarter of its time.
+    /// Returns whether epoll alone is asked, without a poll of the hot socket: the next message may come from any peer, and two system
+    /// calls in each round cost a hop of a ring of processes a quarter of its time.
     #[inline]
     pub(super) const fn asks_epoll_alone(&self) -> bool {
         self.crowded && self.sockets > 1
     }
 
-    /// Whether epoll is asked after the hot socket, which had something or not (`heard`); `sweep` says whether everything is due.
+    /// Returns whether epoll is asked after the hot socket was polled. `heard` is whether that socket had something, `sweep` whether
+    /// everything is due.
     #[inline]
     pub(super) fn asks_epoll(&self, heard: bool, sweep: bool) -> bool {
         if self.sockets > 1 || self.hot_socket.is_none() {
@@ -197,49 +198,49 @@ impl Poller {
         sweep && self.round.is_multiple_of(LONE_SWEEP)
     }
 
-    /// Whether a ring brought something in the round before this one.
+    /// Returns whether a hot link brought something in this round or the one before it.
     #[inline]
     pub(super) const fn was_heard(&self) -> bool {
         self.quiet <= 1
     }
 
-    /// Whether sockets are looked at in every round.
+    /// Returns whether sockets are polled in every round.
     #[inline]
     pub(super) const fn looks_at_sockets(&self) -> bool {
         self.sockets > 0 && (self.crowded || self.quiet > QUIET)
     }
 
-    /// Whether the thread that polls shares its processor with others.
+    /// Sets whether the thread that polls shares its processor with others.
     pub(super) const fn set_crowded(&mut self, crowded: bool) {
         self.crowded = crowded;
     }
 
-    /// Whether a read may watch the rings for a while: nothing waits to be sent, sockets, if there are any, have to wait anyway while shared
-    /// memory is busy, and the thread is not crowded.
+    /// Returns whether a read may spin on the rings for a while: nothing waits to be sent, sockets, if there are any, have to wait anyway
+    /// because shared memory is busy, and the thread is not crowded.
     #[inline]
     pub(super) fn may_linger(&self) -> bool {
         !self.crowded && self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
     }
 
-    /// Whether nothing but rings wants to be looked at at all, by a thread that is not crowded.
+    /// Returns whether there is nothing to poll but hot links, and the thread is not crowded.
     #[inline]
     pub(super) const fn is_calm(&self) -> bool {
         !self.crowded && (self.sockets | self.cold) == 0 && self.busy.is_empty()
     }
 
-    /// The hot link whose turn it is. There are some.
+    /// Returns the next hot link in round-robin order. There must be at least one.
     pub(super) fn next_turn(&mut self) -> Connection {
         self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
         self.hot[self.turn]
     }
 
-    /// A hot link brought something in this round.
+    /// Records that a hot link brought something in this round.
     #[inline]
     pub(super) fn heard(&mut self, slot: Connection) {
         (self.quiet, self.last) = (0, slot);
     }
 
-    /// A link of shared memory, hot at first.
+    /// Adds a shared-memory link, which is hot at first.
     pub(super) fn add_shm(&mut self, slot: Connection, bit: u32) {
         if self.by_bit.len() <= bit as usize {
             self.by_bit.resize(bit as usize + 1, 0);
@@ -249,24 +250,24 @@ impl Poller {
         self.add_polled(slot);
     }
 
-    /// A link that is looked at in every round.
+    /// Adds a link that is polled in every round.
     pub(super) fn add_polled(&mut self, slot: Connection) {
         self.mark(slot).hot = true;
         self.hot.push(slot);
     }
 
-    /// Whether there are links of shared memory, whose peers have the bell's page.
+    /// Returns whether there are shared-memory links. Their peers map the bell's page.
     pub(super) const fn has_rings(&self) -> bool {
         self.rings > 0
     }
 
-    /// Whether any link is cold.
+    /// Returns whether any link is cold.
     #[inline]
     pub(super) fn has_cold(&self) -> bool {
         self.cold > 0
     }
 
-    /// Too many links are hot: the one to cool, which is no longer hot.
+    /// If too many links are hot, makes one of them cold and returns it.
     pub(super) fn overflow(&mut self, links: &[Option<AnyLink>]) -> Option<Connection> {
         if self.hot.len() <= HOT {
             return None;
@@ -284,7 +285,7 @@ impl Poller {
         None
     }
 
-    /// A cold link becomes hot; false if it was hot already.
+    /// Makes a cold link hot. Returns false if it was hot already.
     pub(super) fn warm(&mut self, slot: Connection) -> bool {
         let mark = self.mark(slot);
         if mark.hot {
@@ -296,18 +297,18 @@ impl Poller {
         true
     }
 
-    /// Whether a link is hot.
+    /// Returns whether a link is hot.
     pub(super) fn is_hot(&self, slot: Connection) -> bool {
         self.marks.get(slot as usize).is_some_and(|mark| mark.hot)
     }
 
-    /// The cold links whose peers rang; return the list with [`return_rung`](Self::return_rung).
+    /// Takes the list of cold links with peers that rang. The caller returns the list with [`return_rung`](Self::return_rung).
     pub(super) fn take_rung(&mut self, bell: &Bell) -> Vec<Connection> {
         let mut rung = std::mem::take(&mut self.rung);
         rung.clear();
         let by_bit = &self.by_bit;
         bell.take_rung(|bit| {
-            // A peer may set any bit: those of nobody mean nothing.
+            // A peer may set any bit: bits that belong to no link are ignored.
             if let Some(&slot) = by_bit.get(bit as usize)
                 && slot != 0
             {
@@ -322,7 +323,7 @@ impl Poller {
         self.rung = list;
     }
 
-    /// A link is gone; `shared` says that it was one of shared memory.
+    /// Forgets a link that is gone. `shared` is whether it was a shared-memory link.
     pub(super) fn forget(&mut self, slot: Connection, shared: bool) {
         if shared && !self.is_hot(slot) {
             self.cold -= 1;
@@ -337,7 +338,7 @@ impl Poller {
         }
     }
 
-    /// Whether some link still holds something that only further progress gets rid of.
+    /// Returns whether some link still holds something that only further progress sends.
     pub(super) fn is_working(&self, links: &[Option<AnyLink>]) -> bool {
         let working = |slot: &Connection| {
             links.get(*slot as usize).is_some_and(|link| link.as_ref().is_some_and(|link| !link.is_idle()))
@@ -350,7 +351,7 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// How often the hot socket and epoll are looked at in so many rounds in which sockets are due; `heard`: the hot one has something.
+    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` is whether the hot socket has something.
     fn looks(poller: &mut Poller, rounds: u32, heard: bool) -> (u32, u32) {
         let (mut hot, mut all) = (0, 0);
         for _ in 0..rounds {

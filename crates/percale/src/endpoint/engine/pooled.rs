@@ -1,7 +1,7 @@
 //! An endpoint with a shared receive context: see [`pool`](crate::endpoint::pool).
 //!
-//! Its own tables are looked at first, and mostly empty. What it takes from the pool it treats as any receive from then on; results
-//! go to the growing part of its queue, since no room could be reserved in it.
+//! The endpoint's own tables are searched first, and are mostly empty. A receive that was taken from the pool is treated like any other
+//! from then on; its results go to the growing part of the queue, since no room could be reserved in it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::transport::Connection;
 use crate::wire::head::Head;
 
 impl Core {
-    /// The shared receive for a message that has none of ours.
+    /// Takes a shared receive for a message that matches none of the endpoint's own.
     #[cold]
     #[inline(never)]
     pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
@@ -29,7 +29,7 @@ impl Core {
         Some(self.shared_receive(waiting))
     }
 
-    /// Tells the pool of a message that is kept here; if its receive has come meanwhile it goes there.
+    /// Announces a message that is kept here to the pool. If a receive for it was posted meanwhile, the message goes to that receive.
     #[cold]
     #[inline(never)]
     pub(super) fn announce(&mut self, tagged: bool, held: Held) {
@@ -43,33 +43,33 @@ impl Core {
         }
     }
 
-    /// The peer of a slot, as the pool knows it.
+    /// Returns the peer of a slot in the form in which the pool knows it.
     pub(super) fn sender(&self, slot: Connection) -> Sender {
         let peer = self.peers.get(slot);
         Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation }
     }
 
-    /// Tells the pool of a connection.
+    /// Notifies the pool of a connection.
     pub(super) fn shared_connected(&self, slot: Connection) {
         if let Some(pool) = &self.pool {
             pool.connected(self.sender(slot));
         }
     }
 
-    /// Two slots turned out to be one peer: `slot` leads to `real`, which had an address before or has that of `slot` now.
+    /// Notifies the pool that two slots are the same peer: `slot` leads to `real`, which had an address before or has that of `slot` now.
     pub(super) fn shared_alias(&self, slot: Connection, real: Connection, had_address: bool) {
         let Some(pool) = &self.pool else { return };
         let (peer, at) = (self.sender(real), self.peers.get(slot).at());
         if had_address { pool.met(peer, at) } else { pool.named(peer) }
     }
 
-    /// From whom, with which tag, and how long.
+    /// Returns the sender, the tag and the length of a message that is held here.
     fn if_held(&self, tagged: bool, held: Held) -> Option<(Connection, u64, u64)> {
         let table = if tagged { &self.tagged } else { &self.messages };
         table.held(held).map(|message| (message.from, message.head.tag, message.len))
     }
 
-    /// A shared receive as one of ours.
+    /// Makes a receive of this endpoint from a shared one.
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
         let Waiting { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
@@ -89,16 +89,16 @@ impl Core {
         Receive { place, context, notify, multi }
     }
 
-    /// The buffer of a shared receive context that this one is a part of, which is over with it.
+    /// Removes a multi-receive buffer that is a part of a buffer of a shared receive context, and returns that buffer.
     #[cold]
     pub(super) fn shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
         self.multis.get(multi)?.pooled.as_ref()?;
         self.multis.remove(multi)?.pooled
     }
 
-    /// A part of a shared buffer for many messages has ended. Whether that releases the buffer is decided, and the end put in the queue, in one
-    /// step, since other endpoints have parts too: no entry of a buffer comes behind the one that releases it. Counted is it afterwards: that
-    /// may begin operations, which may want a part of the same buffer.
+    /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the end in the queue,
+    /// since other endpoints have parts too: no entry of a buffer comes behind the one that releases it. The end is counted afterwards,
+    /// because counting may begin operations that need a part of the same buffer.
     #[cold]
     pub(super) fn shared_part_over(&mut self, many: Arc<Many>, notify: Notify, result: Result<Entry, ErrorEntry>) {
         let (success, flags) = match &result {
@@ -135,8 +135,8 @@ impl Core {
         }
     }
 
-    /// Reports the end of a shared receive where no queue of the application's takes it: in the endpoint's own or, once this is closing, in
-    /// that of another member.
+    /// Reports the end of a shared receive that no queue of the application takes: in the endpoint's own queue or, when the endpoint is
+    /// closing, in the queue of another member.
     #[cold]
     #[inline(never)]
     pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
@@ -150,14 +150,15 @@ impl Core {
         self.reported += 1;
     }
 
-    /// Takes no more receives of the shared context. Where no queue outlives the endpoint, other members report those that it has taken.
+    /// Leaves the shared receive context, and takes no more receives from it. If no queue outlives the endpoint, other members report the
+    /// receives that it has taken.
     #[cold]
     pub(super) fn leave_pool(&mut self) {
         let Some(pool) = self.pool.take() else { return };
         if self.queue_of(Side::Receive).is_none() {
             self.heir = Some(Arc::clone(pool.pool()));
         }
-        // Those that were given messages here are among them: others may have been given later messages meanwhile.
+        // Receives to which messages of this endpoint were promised count as taken: other receives may have been given later messages meanwhile.
         for promise in pool.leave() {
             if let Some(gone) = self.keep_promise(promise) {
                 self.promise_over(&pool, gone);
@@ -165,7 +166,7 @@ impl Core {
         }
     }
 
-    /// A shared receive was given a message that is kept here: hands it back if that is gone.
+    /// Gives a shared receive the message that was promised to it. Returns the promise if the message is gone.
     fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
         let Some(message) = self.table(promise.tagged).take(promise.held) else { return Some(promise) };
         let receive = self.shared_receive(promise.receive);
@@ -173,7 +174,7 @@ impl Core {
         None
     }
 
-    /// A shared receive was given a message that is gone.
+    /// Ends the promise of a message that is gone.
     #[cold]
     fn promise_over(&mut self, pool: &Membership, promise: Promise) {
         let Promise { tagged, receive, pattern, .. } = promise;
@@ -182,7 +183,7 @@ impl Core {
         self.end_shared(tagged, receive, ErrorCode::PeerDied, why);
     }
 
-    /// Shared receives that only this peer could have satisfied end in error.
+    /// Fails the shared receives that only this peer could have satisfied.
     pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
         let Some(pool) = &self.pool else { return };
         let peer = self.sender(from);
@@ -196,8 +197,8 @@ impl Core {
         }
     }
 
-    /// Does what the pool asks for that is about messages which are kept here, before a receive of the endpoint's own looks at them: a
-    /// message that was promised to a shared receive is that receive's, which would go behind later ones otherwise.
+    /// Handles the pool's requests that concern messages kept here, before a receive of the endpoint's own is matched with them: a message
+    /// that was promised to a shared receive belongs to that receive, which would otherwise be queued behind later ones.
     #[cold]
     pub(super) fn keep_promises(&mut self) {
         let Some(pool) = self.pool.as_ref().filter(|pool| pool.has_notes()) else { return };
@@ -213,8 +214,8 @@ impl Core {
         }
     }
 
-    /// The first message here that the pattern matches and that no shared receive was promised; none is from now on. It is to be taken, or
-    /// claimed.
+    /// Returns the first message here that the pattern matches and that was promised to no shared receive. From now on it cannot be
+    /// promised; the caller has to take or claim it.
     pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
         let held = self.table(tagged).find(pattern)?;
         if self.pool.is_none() { Some(held) } else { self.keep_own(tagged, pattern) }
@@ -288,7 +289,7 @@ impl Core {
 }
 
 impl Engine {
-    /// Does what the pool asks for; says whether there was anything.
+    /// Does what the pool asks for. Returns whether there was anything to do.
     #[cold]
     #[inline(never)]
     pub(super) fn read_notes(&mut self) -> bool {

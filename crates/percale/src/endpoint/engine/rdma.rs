@@ -1,4 +1,4 @@
-//! Links over verbs in the endpoint's epoll: their completions, and what tells of their end.
+//! Links over verbs in the endpoint's epoll: their completions, and the descriptors that report their end.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,11 +9,12 @@ use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::verbs::VerbsLink;
 
-/// What tells of the end of a link, in the epoll: this and its connection number. Its completions have the number alone.
+/// The bit in the epoll data of descriptors that report the end of a link, besides its connection number. Completions have the connection
+/// number alone.
 pub(super) const WATCH: u64 = 1 << 32;
 
 impl Engine {
-    /// A link is in use.
+    /// Adds the descriptors of a link that is in use to the epoll.
     pub(super) fn watch_pair(&mut self, slot: Connection, link: &VerbsLink) {
         self.poller.sockets += 1;
         self.has_descriptor();
@@ -28,7 +29,8 @@ impl Engine {
         link.watches().for_each(|fd| watch(fd, WATCH | u64::from(slot)));
     }
 
-    /// It is no longer. Closing one of several descriptors of a file would not end its watch, and a forked child has some.
+    /// Removes the descriptors of a link from the epoll. To close them is not enough: the epoll watches a file until all of its descriptors
+    /// are closed, and a forked child has copies.
     pub(super) fn unwatch_pair(&self, link: &VerbsLink) {
         for fd in link.watches().chain([link.completions()]) {
             if let Err(error) = epoll::delete(&*self.epoll, fd) {
@@ -37,13 +39,13 @@ impl Engine {
         }
     }
 
-    /// Something was told about a link, apart from what it carries.
+    /// Handles an event of a link that is not a completion.
     #[cold]
     pub(super) fn look_after(&mut self, slot: Connection) {
         if let Some(Some(AnyLink::Verbs(link))) = self.links.get_mut(slot as usize)
             && link.look()
         {
-            self.poller.waits(slot); // Looked at until it says itself that it is over.
+            self.poller.waits(slot); // Polled until the link itself reports its end.
         }
     }
 }

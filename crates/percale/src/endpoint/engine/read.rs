@@ -1,9 +1,8 @@
 //! Reading results, and the progress that is made for that.
 //!
-//! Whoever reads polls, mostly for a short message over shared memory that is yet to come. What it finds is copied to its
-//! receive and reported to the reader at once: it does not pass through the queue. And while nothing comes, a reading is
-//! mostly no more than a *glance* at the rings, so that the next one sees sooner what came meanwhile; everything else gets its
-//! turn with each [`GLANCES`]th.
+//! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to its receive and
+//! reported to the reader at once, without passing through the queue. While nothing arrives, most reads are only a *glance* at the rings,
+//! so that the next read sees a message sooner; everything else is polled at every [`GLANCES`]th read.
 
 use super::Engine;
 use crate::completion::entry::Entry;
@@ -13,33 +12,34 @@ use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Glance;
 
-/// Reads of results that wait, after which progress is made.
+/// The number of reads of waiting results after which progress is made.
 pub(super) const PATIENCE: u32 = 16;
 
-/// Messages that one reading takes at most, as of links that are polled.
+/// The maximum number of messages that one read takes, as for links that are polled.
 const BATCH: usize = 16;
 
-/// Of so many reads that find nothing, one makes progress.
+/// Of this many reads that find nothing, one makes progress.
 const GLANCES: u32 = 4;
 
-/// Looks at a ring that take as long as a read of a socket.
+/// The number of polls of a ring that take as long as a read of a socket.
 const SOCKET_LOOKS: u32 = 16;
 
-/// What a look at the rings found.
+/// The result of a poll of the rings.
 enum Found {
     /// Nothing has arrived.
     Nothing,
-    /// A message, which was taken. It came alone.
+    /// A message, which was taken. No other message came with it.
     Message,
     /// A message, which was taken; others may be there.
     Messages,
-    /// What only progress deals with.
+    /// Something that only progress handles.
     More,
 }
 
 impl Engine {
-    /// Reads results from the endpoint's own queue. Progress is made first where none wait, where it is owed, and in any case
-    /// every [`PATIENCE`]th time: so who reads what waits is not kept, and who always finds something makes progress too.
+    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty, if progress is owed or a link is busy, and
+    /// in any case at every [`PATIENCE`]th call. So a read of waiting results is not delayed, and a reader that always finds results makes
+    /// progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.reads += 1;
@@ -50,8 +50,8 @@ impl Engine {
                 Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
                 Found::Messages => return Ok(1),
                 Found::Nothing if self.reads < self.glances => {
-                    // Seen between distant cores: without this a line often takes three transfers instead of two. Probably it is asked
-                    // for again before its mark is written, and has to come once more.
+                    // Measured between distant cores: without this hint a cache line often takes three transfers instead of two. Probably
+                    // the line is requested again before its mark is written, and has to be transferred once more.
                     std::hint::spin_loop();
                     return Ok(0);
                 }
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// As [`look`](Self::look), at one of them.
+    /// Like [`look`](Self::look), but at one link.
     #[inline(always)]
     fn look_at(&mut self, slot: Connection, into: &mut Entry) -> Found {
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
@@ -93,7 +93,7 @@ impl Engine {
         if link.take(&message) { Found::Messages } else { Found::Message }
     }
 
-    /// As [`look`](Self::look), at several: next time it begins behind the one that had something.
+    /// Like [`look`](Self::look), but at several links. The next call begins behind the link that had something.
     #[inline(never)]
     fn look_in_turn(&mut self, into: &mut Entry) -> Found {
         let mut found = Found::More;
@@ -107,7 +107,7 @@ impl Engine {
         found
     }
 
-    /// A message was taken that did not come alone: takes as many more as there are, and as are wanted. How many it is then.
+    /// Takes more messages after one that did not come alone: as many as there are, and as the caller wants. Returns the total number.
     #[inline(never)]
     fn take_more(&mut self, entries: &mut [Entry]) -> usize {
         let most = entries.len().min(BATCH);
@@ -119,8 +119,9 @@ impl Engine {
         most
     }
 
-    /// The next reading makes progress whatever waits: something was sent that leaves, or that the peer hears of, only then.
-    /// (What is reported as sent arrives without us from the moment that this can be read.)
+    /// Makes the next read make progress whatever waits: something was sent that leaves, or of which the peer is notified, only then. (A
+    /// send that was reported as complete arrives without further progress of this endpoint from the moment at which the completion can be
+    /// read.)
     #[inline]
     pub(super) const fn owe_progress(&mut self) {
         self.reads = PATIENCE;
@@ -137,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// A read that cost as much time as `looks` looks at a ring found nothing: others may want the processor.
+    /// Handles a read that found nothing and took as long as `looks` polls of a ring: other threads may need the processor.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
@@ -149,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// Everything was looked at: whether the next readings may leave it at a glance.
+    /// Decides, after everything was polled, whether the next reads may be glances.
     #[inline]
     pub(super) fn glance_next(&mut self) {
         if self.poller.is_calm() && self.core.outbox.is_empty() && !self.attentive {

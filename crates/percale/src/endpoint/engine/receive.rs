@@ -16,8 +16,8 @@ use crate::transport::Connection;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {
-    /// Posts the commonest receive of all, without detours: it has one segment, reports to the endpoint's own queue, and no
-    /// message is here that it could take. False if anything is otherwise; then nothing was done.
+    /// Posts a receive of the most common kind, on a fast path: it has one segment, reports to the endpoint's own queue, and no message is
+    /// here that it could take. Returns false, and does nothing, if any of this does not hold.
     #[inline(always)]
     pub(super) fn post_plain_receive(
         &mut self,
@@ -49,7 +49,7 @@ impl Core {
         true
     }
 
-    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags ask for instead.
     pub(crate) fn post_any_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         let pattern = self.pattern(work)?;
         let tagged = work.tag.is_some();
@@ -72,7 +72,8 @@ impl Core {
         Ok(())
     }
 
-    /// Two slots turned out to be one peer: receives from one are from the other, from whom messages may be here already.
+    /// Redirects receives from one slot to another because both are the same peer. Messages of that peer may be here already, and are
+    /// matched with these receives.
     pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
         let source = |slot: Connection| Source::From(slot.into());
         for tagged in [false, true] {
@@ -80,7 +81,7 @@ impl Core {
                 while let Some(held) = self.table(tagged).find(&pattern) {
                     let Some(message) = self.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
-                    // The first that fits, which may be another one; none if that pattern's has gone.
+                    // The first receive that fits, which may be another one. There is none if the receive of this pattern is gone.
                     if self.table(tagged).meet(envelope(to, &head)).is_none() {
                         break;
                     }
@@ -95,12 +96,12 @@ impl Core {
         }
     }
 
-    /// What messages a receive takes.
+    /// Returns the pattern of the messages that a receive takes.
     #[inline]
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.single {
-            Source::Any // An endpoint for one peer receives from nobody else, and may have to name it before it knows it.
+            Source::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
             self.peers.get_mut(slot).directed = true;
@@ -139,7 +140,7 @@ impl Core {
             self.claims.insert(identity, (table, held));
             return Err(PostError::NotClaimed);
         }
-        // A claimed message whose payload had not arrived is gone with its sender.
+        // A claimed message with a payload that had not arrived is gone if its sender is gone.
         let message = self.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
@@ -151,7 +152,7 @@ impl Core {
         Ok(())
     }
 
-    /// FI_PEEK: reports the first message that the pattern matches, or that there is none.
+    /// Handles FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let takes = work.flags.intersects(OpFlags::CLAIM | OpFlags::DISCARD);
         let found = if takes { self.find_own(tagged, pattern) } else { self.table(tagged).find(pattern) };
@@ -190,7 +191,7 @@ impl Core {
         self.report(Side::Receive, notify, entry); // It is counted once it is received.
     }
 
-    /// Throws a message away: its sender's operation completes, ours reports what it was.
+    /// Discards a message: the sender's operation completes, and the local operation reports what the message was.
     fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
         let Unexpected { from, head, len, .. } = message;
         self.throw_away(message);
@@ -200,7 +201,7 @@ impl Core {
         self.complete(Side::Receive, notify, entry);
     }
 
-    /// Ends a message that nobody will receive.
+    /// Drops a message that no receive will take, and answers its sender if it wants an answer.
     pub(super) fn throw_away(&mut self, message: Unexpected) {
         self.release(message.from, charge_of(&message));
         let Unexpected { from, head, body, .. } = message;
@@ -257,7 +258,8 @@ impl Core {
         Ok(())
     }
 
-    /// One message of a multi-receive buffer of the endpoint's own is complete; says whether that released the buffer.
+    /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE if that released the
+    /// buffer.
     pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
         let Some(state) = self.multis.get_mut(multi) else { return CompletionFlags::empty() };
         state.in_flight -= 1;
@@ -268,7 +270,7 @@ impl Core {
         CompletionFlags::empty()
     }
 
-    /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
+    /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be received.
     pub(super) fn drop_unfinished(&mut self, from: Connection) {
         for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
             let dropped = self.drop_held(kind, |of, _, message| {
@@ -276,14 +278,14 @@ impl Core {
             });
             crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
-        self.peers.get_mut(from).left = true; // For all that is known; whoever needs to know looks.
+        self.peers.get_mut(from).left = true; // Assumed here; `has_left_messages` checks whether it is true.
     }
 
-    /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
+    /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
         if self.peers.single {
-            return; // All its receives end together, by the gate.
+            return; // All its receives end together, when the gate closes.
         }
         for tagged in [false, true] {
             let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
@@ -293,7 +295,7 @@ impl Core {
         }
     }
 
-    /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.
+    /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
         if self.has_waited && self.cancel_waiting(context, notify_operation) {
@@ -302,7 +304,8 @@ impl Core {
         self.cancel_posted(context, notify.class()) || self.has_waited && self.cancel_begun(context, notify_operation)
     }
 
-    /// The same, of operations that a counter began, or that run on memory in the place of a device's: they go by their numbers.
+    /// Like [`cancel`](Self::cancel), but for operations that a counter began, or that run on host memory in place of device memory: these
+    /// are posted with their numbers as contexts.
     #[cold]
     fn cancel_begun(&mut self, context: u64, notify_operation: bool) -> bool {
         let meant = |(_, begun): &(Id<Triggered>, &Triggered)| begun.is_meant(context, notify_operation);
@@ -310,7 +313,7 @@ impl Core {
         begun.into_iter().any(|id| self.cancel_posted(id, Notify::Triggered.class()))
     }
 
-    /// The same, of operations that go by this context in their class.
+    /// Like [`cancel`](Self::cancel), but only for operations of this class, which are posted with this context.
     fn cancel_posted(&mut self, context: u64, class: u8) -> bool {
         let ours = |posted: u64, notify: Notify| posted == context && notify.class() == class;
         for tagged in [false, true] {
@@ -334,7 +337,7 @@ impl Core {
     }
 }
 
-/// The error for an address that resolves to nobody.
+/// Returns the error for an address that resolves to no peer.
 pub(crate) fn unresolved(error: Unresolved, peer: PeerAddress) -> PostError {
     match error {
         Unresolved::NoVector => PostError::NoVector,

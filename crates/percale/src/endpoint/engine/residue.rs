@@ -1,8 +1,8 @@
-//! What waits for others to let go of memory: dead keys ([`windows`](super::windows)), and
-//! operations of a broken connection whose memory the peer may still be writing.
+//! Operations that wait until other processes let go of memory: those on dead keys ([`windows`](super::windows)), and those of a broken
+//! connection with memory that the peer may still be writing.
 //!
-//! They have failed, but do not end before the peer has let go of their memory, or its process is dead: until then it is nobody
-//! else's. If the endpoint is closed before that, they are kept [`aside`](super::aside).
+//! Operations of a broken connection have failed, but do not end before the peer has let go of their memory, or its process is dead: until
+//! then the memory must not be reused. If the endpoint is closed before that, they are kept [`aside`](super::aside).
 
 use super::access::Execution;
 use super::core::Core;
@@ -14,16 +14,16 @@ use crate::transport::Connection;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Residue;
 
-/// Connections that have ended, and whose memory one peer process may keep: it can connect again and again, from threads that run while
-/// another is stopped, or with no good intent.
+/// The maximum number of ended connections whose memory one peer process may keep. A process can connect again and again, from threads that
+/// run while another of its threads is stopped, or with malicious intent.
 pub(super) const KEPT: usize = 16;
 
-/// What waits for somebody to let go of memory.
+/// Operations that wait until another process lets go of memory.
 #[derive(Debug)]
 pub(crate) enum Left {
-    /// The peer of a broken connection.
+    /// They wait for the peer of a broken connection.
     Link(Box<Broken>),
-    /// Whoever used a dead key.
+    /// They wait for the users of a dead key.
     Window(Dying),
 }
 
@@ -36,7 +36,7 @@ impl Left {
     }
 }
 
-/// What waits for the peer of a broken connection.
+/// Operations that wait for the peer of a broken connection.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(super) from: Connection,
@@ -48,14 +48,14 @@ pub(crate) struct Broken {
 }
 
 impl Core {
-    /// Whether this peer process keeps so much of ended connections that no further one is made with it over shared memory. Each may
-    /// keep receives and accesses, and its part of the memory of the pair.
+    /// Returns whether this peer process keeps memory of so many ended connections that no further one is made with it over shared memory.
+    /// Each ended connection may keep receives and accesses, and its part of the memory of the pair.
     pub(super) fn keeps_too_much(&self, process: &PeerProcess) -> bool {
         let kept = |left: &&Left| matches!(left, Left::Link(broken) if broken.residue.is_of(process));
         self.left.len() >= KEPT && self.left.iter().filter(kept).count() >= KEPT
     }
 
-    /// Takes what a broken link's peer may still be writing out of the operations that are about to fail.
+    /// Takes the operations with memory that the peer of a broken link may still be writing out of those that are about to fail.
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
@@ -77,7 +77,7 @@ impl Core {
         self.left.push(Left::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
     }
 
-    /// Ends what no peer can be writing any more. Whether anything ended.
+    /// Ends the operations with memory that no peer can be writing any more. Returns whether anything ended.
     #[cold]
     pub(super) fn settle_left(&mut self) -> bool {
         let over: Vec<Left> = self.left.extract_if(.., |left| left.is_over()).collect();

@@ -1,4 +1,4 @@
-//! What an endpoint is for, if it is not for anybody's messages.
+//! The roles of endpoints that do not accept messages from arbitrary peers.
 
 use super::Engine;
 use super::listening::Listening;
@@ -11,22 +11,22 @@ use crate::transport::Connection;
 /// The slot of the endpoint itself.
 const OWN: Connection = 0;
 
-/// The role of an endpoint that does not accept messages of every peer.
+/// The role of an endpoint that does not accept messages from arbitrary peers.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// Requests for connections.
+    /// The endpoint takes connection requests.
     Listener(Listening),
-    /// One connection.
+    /// The endpoint has one connection.
     Single(Single),
 }
 
 impl Engine {
-    /// The slot for a peer that has connected to us; `None` if it is not welcome. An address belongs to the peer that was met there; what
-    /// others say of theirs leads nowhere.
+    /// Returns the slot for a peer that has connected to this endpoint, or `None` if the peer is not accepted. An address belongs to the
+    /// peer that answered there; an address that a peer merely advertises leads to no slot.
     pub(super) fn welcome(&mut self, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         match self.role.as_deref() {
             None if proven => Some(self.core.peers.met_slot(at)).filter(|slot| *slot != OWN),
-            // A listener answers whoever asks, over the connection that asked.
+            // A listener answers each requester over the connection of its request.
             None | Some(Role::Listener(_)) => Some(self.core.peers.nameless_slot(at)),
             Some(Role::Single(single)) => {
                 let slot = single.awaited(incarnation)?;
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// A link of an endpoint with a role stands.
+    /// Handles a new link of an endpoint with a role.
     pub(super) fn link_stands(&mut self, slot: Connection, transport: TransportKind) {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.single_link(slot, transport),
@@ -45,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// A link of an endpoint with a role has ended, or will not stand.
+    /// Handles the end of a link of an endpoint with a role, or of the attempt to make one.
     pub(super) fn link_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.single_over(slot, error, reason),
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Looks after what only some endpoints have to look after; says whether operations began.
+    /// Does the work that only some endpoints have: that of roles, shared receive contexts and counters. Returns whether anything happened.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
         let mut any = match self.role.as_deref() {

@@ -1,4 +1,5 @@
-//! Listeners and endpoints of one connection against peers that say what nobody says. In a simulated network, by one thread.
+//! Tests listeners and endpoints of one connection against peers that send frames that no correct peer sends. In a simulated network, by
+//! one thread.
 
 use super::Engine;
 use super::gate::Gate;
@@ -122,7 +123,7 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
         assert_eq!(world.listener.pending(), 0, "case {case}");
         world.serves();
     }
-    // Who left, left no slot behind: those that come take the same ones.
+    // Peers that left have left no slots behind: new peers reuse the same slots.
     let slots = world.listener.peers();
     for _ in 0..20 {
         world.serves();
@@ -212,9 +213,9 @@ fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
             (long.clone(), ErrorCode::PeerDied),
             (frames(&[granted(own)]), ErrorCode::PeerDied),
             (frames(&[granted(there)]), ErrorCode::PeerDied),
-            // Nobody is there.
+            // No endpoint has this address.
             (frames(&[granted("10.0.0.77:7")]), ErrorCode::Refused),
-            // Somebody else is.
+            // Another endpoint has this address.
             (frames(&[granted("10.0.0.1:1")]), ErrorCode::Refused),
             (frames(&[granted("10.0.0.1:1"), granted("10.0.0.1:1")]), ErrorCode::Refused),
         ]

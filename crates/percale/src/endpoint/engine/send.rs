@@ -1,4 +1,4 @@
-//! Posting sends: straight to the link where that is possible, else behind what waits for it.
+//! Posting sends: directly to the link where that is possible, else behind the operations that wait for it.
 
 use zerocopy::IntoBytes;
 
@@ -18,19 +18,20 @@ use crate::transport::{Connection, Link, Refused};
 use crate::trigger::Operation;
 use crate::wire::head::{Flags, Head, Kind, Offer};
 
-/// Sends by the raw face that may wait in one peer's queue (while it connects, or behind a fence) before posting answers
+/// The number of sends of the raw API that may wait in one peer's queue (while it connects, or behind a fence) before posting returns
 /// [`PostError::Again`]. Safe operations own their buffers and may always wait.
 pub(super) const PENDING_LIMIT: usize = 4096;
 
-/// What the peer answers when it has the message.
+/// The flags that make the peer answer when it has the message.
 const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
 
 impl Engine {
-    /// The commonest send of all, without detours: a short message in one piece over shared memory, to a peer that is connected
-    /// and for which nothing waits, reported to the endpoint's own queue or not at all. `None` if anything is otherwise; then
-    /// nothing was done.
+    /// Posts a send of the most common kind, on a fast path: a short message in one piece over shared memory, to a peer that is connected
+    /// and for which nothing waits, reported to the endpoint's own queue or not at all. Returns `None`, and does nothing, if any of this
+    /// does not hold.
     ///
-    /// Always inlined, and by parts: what the caller knows of the message is then not asked for, nor written down.
+    /// Always inlined, and the parts of the message are separate arguments: the compiler then neither tests nor stores what the caller
+    /// knows of the message.
     #[inline(always)]
     pub(crate) fn send_in_place(
         &mut self,
@@ -49,7 +50,7 @@ impl Engine {
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, queue, transmit, .. }, links, reads, .. } = self;
         let len = segment.len();
-        // What may be injected is always sent at once.
+        // A message that is short enough to be injected is always sent at once.
         if !PLAIN.contains(flags) || len > INJECT_LIMIT || transmit.detour {
             return None;
         }
@@ -67,11 +68,11 @@ impl Engine {
         let (told, data) = data.map_or((Flags::empty(), 0), |data| (Flags::DATA, data));
         let head = Head { kind, flags: told, len: len as u32, tag, data, id: 0 };
         let more = flags.contains(OpFlags::MORE);
-        // It leaves nothing on the link that was not there before, so the poller need not hear of it.
+        // It leaves nothing on the link that was not there before, so the poller need not be notified.
         match link.send_plain(&head, segment, more) {
             Ok(()) => {
                 if more {
-                    *reads = PATIENCE; // As `owe_progress`: the peer has yet to be told.
+                    *reads = PATIENCE; // As in `owe_progress`: the peer is not notified yet.
                 }
                 if reports {
                     queue.push(sent_entry(context, send_flags(tagged), len));
@@ -87,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Posts a send. Always inlined, for the raw face; others [call](Self::post_send_by_call) it.
+    /// Posts a send. Always inlined, for the raw API; other callers use [`post_send_by_call`](Self::post_send_by_call).
     #[inline(always)]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
@@ -117,7 +118,8 @@ impl Engine {
         self.post_send_slow(slot, work, notify)
     }
 
-    /// Sends what a counter begins, if it leaves at once, over shared memory; else nothing was done. Nobody is told of its end.
+    /// Sends a message that a counter begins, if it can leave at once over shared memory. Returns false, and does nothing, if it cannot.
+    /// The end of the send is not reported here.
     pub(super) fn send_at_once(&mut self, work: &SendWork) -> bool {
         const SPECIAL: OpFlags = ACKNOWLEDGED.union(OpFlags::FENCE).union(OpFlags::INVALIDATE).union(OpFlags::DEVICE);
         let len = work.segments.len();
@@ -149,7 +151,8 @@ impl Engine {
         self.post_send(work, notify)
     }
 
-    /// The peer is not connected, or something waits for it already, or the operation is special.
+    /// Posts a send that cannot go to the link at once: the peer is not connected, or something waits for it already, or the operation is
+    /// special.
     #[cold]
     fn post_send_slow(&mut self, slot: Connection, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if work.flags.contains(OpFlags::DEVICE) {
@@ -172,7 +175,7 @@ impl Engine {
         if inject && peer.state == State::Up && peer.offers_only {
             return Err(PostError::Again); // An offer would need the buffer after the call.
         }
-        // Where the connection stands, what waits is on its way out: more may follow once it is gone.
+        // On an established connection, waiting operations are being sent: more can be posted when they have left.
         let draining = peer.state == State::Up && !peer.pending.is_empty() && !work.flags.contains(OpFlags::FENCE);
         if !notify.may_wait() && (draining || peer.pending.len() >= PENDING_LIMIT) {
             return Err(PostError::Again);
@@ -187,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands the message that is first in line to its link; false if it has to wait.
+    /// Hands the message at the head of the queue to its link. Returns false if it has to wait.
     fn start_message(&mut self, slot: Connection) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
         let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).pending.pop_front() else { return false };
@@ -213,7 +216,7 @@ impl Engine {
         left
     }
 
-    /// Hands waiting sends to their link, in order, as far as it takes them.
+    /// Hands waiting operations to their link, in order, until it refuses one.
     pub(crate) fn drain(&mut self, slot: Connection) {
         if self.core.peers.get(slot).state != State::Up || self.links[slot as usize].is_none() {
             return;
@@ -244,14 +247,14 @@ impl Engine {
     }
 }
 
-/// Whether nothing of an injected message is needed once its link has taken it. Any other is copied first.
+/// Returns whether the memory of an injected message is no longer needed once its link has taken it. Any other injected message is copied first.
 #[inline]
 fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
     work.segments.len() <= link.frame_limit().min(INJECT_LIMIT) && !work.flags.intersects(ACKNOWLEDGED)
 }
 
-/// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it. `posted` is taken if the send
-/// needs its memory after that.
+/// Hands one send to its link: the message itself, or an offer of it if it is long or the peer asked for offers. `posted` is called if the
+/// send needs its memory after that.
 #[inline(always)]
 fn transmit(
     link: &mut AnyLink,
@@ -281,7 +284,7 @@ fn transmit(
     transmit_tracked(link, core, slot, work, notify, head, kind, posted)
 }
 
-/// A message's head, but for what it is and how long.
+/// Returns the head of a message without its kind and length.
 #[inline(always)]
 fn head_of(work: &SendWork) -> Head {
     let flags = if work.data.is_some() { Flags::DATA } else { Flags::empty() };
@@ -292,7 +295,7 @@ const fn message(tagged: bool) -> Kind {
     if tagged { Kind::Tagged } else { Kind::Message }
 }
 
-/// As [`transmit`], for a message of a group: whether it has left, which nobody is told then.
+/// Like [`transmit`], but for a message of a group. Returns whether it has left; if so, its end is not reported otherwise.
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
@@ -316,7 +319,7 @@ pub(super) fn transmit_collective(
     Ok(core.has_left(slot, link, notify, || message.entry()))
 }
 
-/// As [`transmit`], for sends that wait for an answer of their peer: messages, or offers of them, of these kinds.
+/// Like [`transmit`], but for sends that wait for an answer of their peer: messages, or offers of messages, of these kinds.
 #[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
 fn transmit_tracked(
     link: &mut AnyLink,
@@ -348,11 +351,11 @@ fn transmit_tracked(
             (head.kind, head.len) = (eager, len as u32);
             link.send(&head, &work.segments, more)
         }
-        Err(_) if len > MESSAGE_LIMIT => Err(Refused::Broken), // No link takes it; `post_send_slow` says why.
+        Err(_) if len > MESSAGE_LIMIT => Err(Refused::Broken), // No link takes it; `post_send_slow` returns the reason.
         Err(offered) => {
             let offer = match core.arriving(notify, work.context) {
                 None => offer_of(&work.segments),
-                // Only we may copy: not all of it is there.
+                // Only this endpoint may copy, because not all of the payload is there.
                 Some(_) => Offer { len: (len as u64).into(), ..Offer::default() },
             };
             (head.kind, head.len) = (offered, size_of::<Offer>() as u32);
@@ -370,7 +373,7 @@ fn transmit_tracked(
     Ok(())
 }
 
-/// What a receiver is told of a payload that waits here.
+/// Returns the offer to a receiver for a payload that waits here.
 pub(super) fn offer_of(segments: &Segments) -> Offer {
     let mut offer = Offer {
         len: (segments.len() as u64).into(),

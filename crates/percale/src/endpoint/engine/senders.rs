@@ -1,16 +1,17 @@
 //! Peers that are the sending halves of contexts (`wire::contexts`): which receives take their messages.
 //!
-//! A sender is a peer of its own, with its own incarnation and connection; it connects, and cannot be connected to. Its messages are
-//! from the number of its address. Receives name context `i` of the address, and mean its sending half.
-//! 1. While a sender that was met at its address is connected, receives directed at its context are directed at the sender's slot.
-//! 2. When its connection ends, the receives that are directed at it end in error. Those that are posted later look for the context again.
+//! A sender is a peer of its own, with its own incarnation and connection; it connects, and cannot be connected to. The source of its
+//! messages is the vector's number of its address. A receive that names context `i` of the address takes the messages of the sending half
+//! of that context.
+//! 1. While a sender that proved its address is connected, receives directed at its context are directed at the sender's slot.
+//! 2. When its connection ends, the receives that are directed at it end in error. Receives that are posted later look for the context again.
 
 use super::core::Core;
 use crate::transport::Connection;
 use crate::wire::contexts::half_of;
 
 impl Core {
-    /// A connection stands: if the peer is a sender, receives directed at its context are for its messages.
+    /// Handles a new connection. If the peer is a sender, redirects receives from its context to it.
     #[inline]
     pub(super) fn sender_connected(&mut self, slot: Connection) {
         if let Some(context) = half_of(self.peers.get(slot).context)
@@ -31,7 +32,7 @@ impl Core {
         }
     }
 
-    /// A connection has ended, and the receives that were directed at its peer with it.
+    /// Handles the end of a connection. The receives that were directed at its peer have ended with it.
     #[inline]
     pub(super) fn sender_down(&mut self, slot: Connection) {
         if half_of(self.peers.get(slot).context).is_some() {

@@ -1,14 +1,14 @@
-//! An endpoint of one connection (FI_EP_MSG): how it comes to have it, and how it loses it.
+//! An endpoint of one connection (FI_EP_MSG): how the connection is made, and how it ends.
 //!
-//! The one side *calls*: it connects to a listener and asks; the answer names an endpoint, to which it connects, and that is the
-//! connection. The other side *awaits* this caller, once the listener's owner has accepted its request with it. Both know the other
-//! by its incarnation, so nobody else comes in between: whoever else connects is turned away before it can say anything.
+//! One side *calls*: it connects to a listener and sends a request; the answer names an endpoint, and the caller connects to that endpoint.
+//! The other side *awaits* this caller, after the listener's owner has accepted the request with it. Both sides identify each other by
+//! their incarnations, so no other peer can take the place of either: any other peer that connects is rejected before it can send a frame.
 //!
 //! ```text
 //! Unconnected ── call ──> Calling ──> Asking ──> Joining ──> Connected ──> Over
 //!       └─────── await ─────────────────────────> Awaiting ────┘
 //! ```
-//! From every state before `Connected` it may be over too: there was no connection then. Until the connection stands the gate is
+//! Every state before `Connected` can also lead to `Over`: there was no connection then. Until the connection is established the gate is
 //! closed, sends are refused, and receives can be posted.
 
 use std::net::SocketAddr;
@@ -28,37 +28,38 @@ use crate::wire::control::{Control, DATA_LIMIT};
 #[derive(Debug)]
 pub(crate) struct Single {
     stage: Stage,
-    /// It listens on every interface.
+    /// Whether it listens on every interface.
     anywhere: bool,
-    /// The other side: whom it called, or who is to call.
+    /// The address of the other side: the listener that it called, or the caller that it awaits.
     remote: Option<SocketAddr>,
-    /// What the other side gave.
+    /// The data that the other side gave.
     data: Vec<u8>,
     deadline: Option<Deadline>,
     ending: Option<Ending>,
 }
 
-/// The connection is over, and the receives that found no message are about to be told.
+/// The connection is over, and the receives that found no message are about to fail.
 ///
-/// Others read the same queue, and their connections may have brought something before this one ended: whoever reads looks at all of
-/// them first.
+/// Other endpoints may report to the same queue, and their connections may have brought something before this one ended: a reader of the
+/// queue polls all of them before these receives fail.
 #[derive(Debug)]
 struct Ending {
-    /// Rounds that are left.
+    /// The rounds of progress that are left.
     rounds: u32,
     error: ErrorCode,
     why: String,
 }
 
-/// Rounds of progress from a connection's end until its receives are told. Who goes to sleep looks at each endpoint twice before it reads.
+/// Rounds of progress between the end of a connection and the failure of its receives. A thread that goes to sleep polls each endpoint
+/// twice before it reads the queue.
 const ROUNDS: u32 = 2;
 
 #[derive(Debug)]
 enum Stage {
     Unconnected,
-    /// Connects to a listener, to ask with this data.
+    /// Connects to a listener, to send a request with this data.
     Calling(Connection, Vec<u8>),
-    /// Has asked this listener.
+    /// Has sent a request to this listener.
     Asking(Connection),
     /// Connects to the endpoint that this listener named.
     Joining {
@@ -66,7 +67,7 @@ enum Stage {
         peer: Connection,
         incarnation: u128,
     },
-    /// Is called by this peer.
+    /// Awaits the call of this peer.
     Awaiting {
         peer: Connection,
         incarnation: u128,
@@ -79,7 +80,7 @@ enum Stage {
     },
 }
 
-/// When a connection has to stand; with the timer that wakes sleepers then.
+/// The time by which a connection has to be established, with the timer that wakes sleepers then.
 #[derive(Debug)]
 struct Deadline {
     at: Instant,
@@ -87,7 +88,7 @@ struct Deadline {
     _timer: Option<OwnedFd>,
 }
 
-/// What a caller is told of the endpoint that awaits it.
+/// The description, sent to the caller, of the endpoint that awaits it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Awaiting {
     pub(crate) address: SocketAddr,
@@ -100,7 +101,7 @@ impl Single {
         Self { stage: Stage::Unconnected, anywhere, remote: None, data: Vec::new(), deadline: None, ending: None }
     }
 
-    /// Whether a call that comes from this incarnation is the one that is awaited; in which slot.
+    /// Returns the slot of the awaited peer if this is its incarnation.
     pub(super) fn awaited(&self, incarnation: u128) -> Option<Connection> {
         match self.stage {
             Stage::Awaiting { peer, incarnation: awaited } if awaited == incarnation => Some(peer),
@@ -151,7 +152,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Awaits a caller, who gave this data; `ours` is for the caller, and only checked here.
+    /// Awaits a caller, which gave the data `theirs`; `ours` is the data for the caller, and only checked here.
     pub(crate) fn await_caller(
         &mut self,
         caller: (SocketAddr, u128),
@@ -172,7 +173,7 @@ impl Engine {
         Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
     }
 
-    /// The caller will not call: its request was gone.
+    /// Stops awaiting a caller that will not call, because its request is gone.
     pub(crate) fn call_off(&mut self, why: &str) {
         self.end_single(false, ErrorCode::Refused, why);
     }
@@ -185,7 +186,7 @@ impl Engine {
         Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
     }
 
-    /// A link stands that this endpoint wanted.
+    /// Handles a new link of this endpoint.
     pub(super) fn single_link(&mut self, slot: Connection, transport: TransportKind) {
         let there = self.core.peers.get(slot).incarnation;
         let Ok(single) = self.single() else { return };
@@ -208,7 +209,7 @@ impl Engine {
         }
     }
 
-    /// The connection stands.
+    /// Handles the established connection.
     fn connected(&mut self, slot: Connection, transport: TransportKind) {
         let Ok(single) = self.single() else { return };
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
@@ -218,14 +219,14 @@ impl Engine {
             self.poller.favour(slot);
         }
         self.core.open_gate();
-        self.core.reported += 1; // For those who sleep until it stands.
+        self.core.reported += 1; // For threads that sleep until it is established.
         let (peer, address) = self.core.peers.identify(slot);
         let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason.clone());
         let transport = transport.name();
         self.core.event(|| Event::Connected { endpoint, peer, address, transport, reason, data });
     }
 
-    /// A link, or an attempt at one, has ended.
+    /// Handles the end of a link, or of an attempt to make one.
     pub(super) fn single_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
         self.hear_single(); // An answer may have come before.
         let Ok(single) = self.single() else { return };
@@ -245,7 +246,7 @@ impl Engine {
                     single.ending = Some(Ending { rounds: ROUNDS, error, why });
                 }
                 self.attentive = true;
-                self.ring(); // Who sleeps makes the rounds.
+                self.ring(); // Sleepers wake up and make the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
                 let address = self.core.peers.get(slot).address;
                 self.core.event(|| Event::Shutdown { endpoint, address, error, reason });
@@ -254,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// There will be no connection.
+    /// Ends the attempt to connect: there will be no connection.
     fn fail_single(&mut self, error: ErrorCode, reason: &str, data: Vec<u8>) {
         let Ok(single) = self.single() else { return };
         let address = single.remote.unwrap_or(self.address);
@@ -265,14 +266,14 @@ impl Engine {
         self.core.event(|| Event::ConnectionRefused { endpoint, address, error, reason, data });
     }
 
-    /// It is over, if there was anything, and everything that waits for it is told.
+    /// Ends the connection or the attempt to make it, and fails everything that waits for it.
     fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         self.leave_single(stood, error, why);
         self.core.close_gate(error, why);
         self.core.reported += 1;
     }
 
-    /// It is over, if there was anything; all links are given up.
+    /// Ends the connection or the attempt to make it, and closes all links.
     fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
@@ -286,7 +287,8 @@ impl Engine {
         }
     }
 
-    /// A round of progress: tells the receives of a connection that is over, when it is time. Whether there are any to be told.
+    /// Makes a round of progress: fails the receives of a connection that is over once the rounds have passed. Returns whether the end of a
+    /// connection was pending.
     fn end_receives(&mut self) -> bool {
         let Ok(single) = self.single() else { return false };
         match &mut single.ending {
@@ -297,7 +299,7 @@ impl Engine {
         true
     }
 
-    /// As at the end of the last round.
+    /// Fails the receives of a connection that is over without waiting for the remaining rounds.
     fn end_receives_now(&mut self) {
         let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
             return;
@@ -307,7 +309,7 @@ impl Engine {
         self.core.reported += 1;
     }
 
-    /// Looks at what a listener answered, and at the time. Says whether there will be more to do in the next round.
+    /// Handles the answer of a listener, and the deadline. Returns whether the end of a connection was pending in this round.
     pub(super) fn attend_single(&mut self) -> bool {
         self.hear_single();
         self.end_receives()
@@ -355,7 +357,8 @@ impl Engine {
         }
     }
 
-    /// Ends the connection in good order (fi_shutdown(3)): what was handed over is sent first, what is outstanding then fails.
+    /// Ends the connection in an orderly way (fi_shutdown(3)): messages that were posted are sent first, and operations that are still
+    /// outstanding then fail.
     pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
             return Err(self.refused_connection()); // The connection is the parent's.
@@ -377,7 +380,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The endpoint is being closed: a connection that does not stand will not.
+    /// Gives up a connection that is not established yet, because the endpoint is being closed.
     pub(super) fn give_up_connecting(&mut self) {
         self.end_receives_now();
         if matches!(self.connection_state(), Some(ConnectionState::Unconnected | ConnectionState::Connecting)) {
@@ -385,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// How far it is.
+    /// Returns the state of the connection.
     pub(crate) fn connection_state(&mut self) -> Option<ConnectionState> {
         Some(match self.single().ok()?.stage {
             Stage::Unconnected => ConnectionState::Unconnected,
@@ -396,7 +399,8 @@ impl Engine {
         })
     }
 
-    /// What the other side gave, once the connection stands; why there is none. `None` as long as that is open.
+    /// Returns the data that the other side gave once the connection was established, or why there is no connection. Returns `None` as long
+    /// as that is undecided.
     pub(crate) fn outcome(&mut self) -> Option<Result<Vec<u8>, ConnectionError>> {
         let single = match self.single() {
             Ok(single) => single,
@@ -413,7 +417,7 @@ impl Engine {
         }
     }
 
-    /// The other side's address, once it is known.
+    /// Returns the address of the other side, once it is known.
     pub(crate) fn remote(&mut self) -> Option<SocketAddr> {
         self.single().ok()?.remote
     }

@@ -1,24 +1,28 @@
 //! Going to sleep, on the endpoint's descriptor or on its bell alone.
 //!
-//! There are two kinds of sleepers. A *waiter* says when it is awake again ([`Engine::arm`], [`Engine::disarm`]); a
-//! *watcher* does not ([`Engine::watch`]): a queue's reader, a task, somebody's event loop. Both may sleep at once, in
-//! several threads of a shared endpoint or as tasks of one.
+//! There are two kinds of sleepers. A *waiter* reports when it is awake again ([`Engine::arm`], [`Engine::disarm`]); a *watcher* does not
+//! ([`Engine::watch`]): the reader of a queue, a task, an event loop of the application. Both may sleep at the same time, in several
+//! threads that share an endpoint or in several tasks.
 //!
-//! While anybody sleeps, one of these holds: the bell is armed as it wakes him, and everything was looked at after that; or
-//! the descriptor is readable, and whoever sleeps on the bell alone was woken. Only waiters do so, while the bell is all that
-//! the endpoint has to wait for: what brings on something else wakes them ([`Engine::has_descriptor`]). So whoever arms,
-//! finds something and does not sleep wakes the others, as he may leave some of it; whoever comes back leaves the bell armed
-//! while others sleep; and work that only naps bring on wakes them ([`Poller::sent`](super::poller::Poller::sent)). Arming
-//! empties the event, which may keep a sleeper that was just woken asleep: what it waits for is then told by whom it waits
-//! with (its queue, its waker, the lock's condition).
+//! While a thread or task sleeps, one of these conditions holds:
 //!
-//! Every sleep ends after [`SLEEP`] at most, and looks at everything: peers can take each other's wake-ups away. Waiters sleep no longer;
-//! of the tasks of an endpoint the [reactor](crate::endpoint::reactor) wakes one; and who sleeps on the descriptor in an event loop of
-//! its own finds it readable by a timer, which is set whenever the endpoint is armed ([`Engine::watch_in_time`]).
+//! 1. The bell is armed in the mode that wakes this sleeper, and everything was polled after it was armed.
+//! 2. The descriptor is readable, and sleepers that wait on the bell alone were woken.
 //!
-//! Some progress of a peer rings nothing: it makes room, or lets go of memory. While such progress is waited for, waiters take naps and
-//! watchers do not sleep. If it does not come ([`PATIENCE`] looks found nothing), naps become longer, and watchers sleep until the timer
-//! expires: a peer that was stopped costs next to no processor time.
+//! Only waiters sleep on the bell alone, and only while the bell is all that the endpoint has to wait for: a new source of events wakes
+//! them ([`Engine::has_descriptor`]). This is why a thread that arms, finds work and does not sleep wakes the others, since it may leave
+//! some of that work; why a waiter that wakes up leaves the bell armed while others sleep; and why work that goes on only through naps
+//! wakes the sleepers ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper asleep that was
+//! just woken: it is then notified through the object that it waits with (its queue, its waker, the condition variable of the lock).
+//!
+//! Every sleep ends after [`SLEEP`] at most, and everything is polled then, because one peer can consume the wake-up of another. Waiters
+//! limit their own sleep to that time; the [reactor](crate::endpoint::reactor) wakes one of the tasks of an endpoint; and for a sleeper
+//! that waits for the descriptor in its own event loop, a timer makes the descriptor readable. The timer is set whenever the endpoint is
+//! armed ([`Engine::watch_in_time`]).
+//!
+//! Some progress of a peer does not ring the bell: the peer makes room in a ring, or releases memory. While the endpoint waits for such
+//! progress, waiters take naps and watchers do not sleep. If the progress does not happen ([`PATIENCE`] polls found nothing), naps become
+//! longer, and watchers sleep until the timer expires, so a stopped peer costs almost no processor time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,25 +38,25 @@ use crate::transport::shm::{Bell, Rouse};
 /// How long to sleep at first while a link waits for its peer's progress.
 const NAP: Duration = Duration::from_micros(500);
 
-/// How often such a nap is doubled at most: 16 ms.
+/// How often such a nap is doubled at most, to 16 ms.
 const DOUBLINGS: u32 = 5;
 
-/// Looks that find nothing before naps are doubled the first time, and before watchers nap too.
+/// Polls that find nothing before naps are doubled the first time, and before watchers nap too.
 pub(super) const PATIENCE: u32 = 64;
 
-/// Looks between two doublings.
+/// Polls between two doublings.
 const STEADY: u32 = 16;
 
-/// Looks in a row before a sleep that found nothing, while something was waited for that rings nothing.
+/// Counts consecutive polls before a sleep that found nothing while the endpoint waited for something that does not ring the bell.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     looks: u32,
-    /// The results at the last of them.
+    /// The number of results at the last of these polls.
     results: u64,
 }
 
 impl Idle {
-    /// One more such look: how long to sleep after it.
+    /// Counts one more such poll and returns how long to sleep after it.
     fn nap(&mut self, results: u64) -> Duration {
         if self.results != results {
             *self = Self { looks: 0, results };
@@ -70,20 +74,20 @@ impl Idle {
     }
 }
 
-/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it, or dies at the wrong moment, takes
-/// the wake-up of another along: whoever sleeps looks by itself now and then.
+/// The maximum time of one sleep. All local peers share the doorbell's page, so a peer that overwrites it, or dies at the wrong moment, can
+/// destroy the wake-up of another. Therefore each sleeper wakes up and polls at this interval.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 
-/// Who may be asleep.
+/// The threads and tasks that may be asleep.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
-    /// Those that will say that they are awake.
+    /// The number of waiters: sleepers that report when they are awake.
     waiters: u32,
-    /// How many of these sleep on the bell's word.
+    /// The number of waiters that sleep on the bell's word.
     by_word: u32,
-    /// There are, or were, others.
+    /// Whether there are, or were, watchers.
     watched: bool,
-    /// Some of them look at nothing but the endpoint's own results, and nobody else tells them of those.
+    /// Whether some watchers wait only for the endpoint's own results, of which only the engine notifies them.
     bare: bool,
 }
 
@@ -92,7 +96,7 @@ impl Sleepers {
         self.watched || self.waiters > 0
     }
 
-    /// How to wake them, and one more who sleeps thus.
+    /// Returns the mode of the bell that wakes all current sleepers and one more that sleeps in mode `one`.
     const fn and(&self, one: Rouse) -> Rouse {
         let word = self.by_word > 0 || !matches!(one, Rouse::Event);
         let event = self.watched || self.waiters > self.by_word || !matches!(one, Rouse::Word);
@@ -109,21 +113,21 @@ impl Sleepers {
 enum On {
     /// The endpoint's descriptor.
     Descriptor(Arc<OwnedFd>),
-    /// The bell alone, which was armed thus.
+    /// The bell alone, armed in this mode.
     Bell(Arc<Bell>, Rouse),
 }
 
-/// A promise to be woken; sleep, then [`Engine::disarm`].
+/// A registered waiter, which will be woken. The caller sleeps, then calls [`Engine::disarm`].
 #[derive(Debug)]
 #[must_use = "whoever was promised to be woken has to say that he is awake"]
 pub(crate) struct Armed {
     on: On,
-    /// How long to sleep at most: less where a link waits for its peer to make room or progress, which rings nothing.
+    /// The maximum time to sleep. It is shorter while a link waits for its peer to make room or progress, which does not ring the bell.
     longest: Duration,
 }
 
 impl Armed {
-    /// Sleeps until it is woken or the deadline has passed; or for no reason.
+    /// Sleeps until it is woken or the deadline has passed. May wake up spuriously.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) {
         let look = self.longest;
         let left = deadline.map_or(look, |at| at.saturating_duration_since(Instant::now()).min(look));
@@ -132,7 +136,7 @@ impl Armed {
             On::Descriptor(epoll) => epoll,
         };
         let left = rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
+        // This uses poll, not epoll_wait: the thread that makes progress takes the events.
         let mut fds = [rustix::event::PollFd::new(&**epoll, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -143,12 +147,12 @@ impl Armed {
 
 #[cfg(all(test, not(loom)))]
 impl Armed {
-    /// How long it sleeps at most.
+    /// Returns the maximum time of the sleep.
     pub(super) const fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// Sleeps until it is woken, without looks in between; or for no reason.
+    /// Sleeps on the bell until it is woken, without polls in between, or until the given time has passed. May wake up spuriously.
     pub(super) fn sleep_on_the_bell(&self, patience: Duration) {
         let On::Bell(bell, rouse) = &self.on else { panic!("there is more than the bell to wait for") };
         bell.sleep(*rouse, patience);
@@ -160,8 +164,8 @@ fn no_looks(error: rustix::io::Errno) {
 }
 
 impl Engine {
-    /// Prepares to sleep: from here on whatever there is to do wakes. `None` if there is something to do already, or there
-    /// are other [`results`](Self::results) than those that the caller looked at.
+    /// Prepares to sleep: from now on new work wakes the caller. Returns `None` if there is work already, or if the number of
+    /// [`results`](Self::results) is no longer `looked`, the one that the caller last saw.
     pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
         let one = if self.has_only_the_bell() { Rouse::Word } else { Rouse::Event };
         let rouse = self.sleepers.and(one);
@@ -176,19 +180,19 @@ impl Engine {
         Some(Armed { on, longest })
     }
 
-    /// Whether there is nothing but the bell to wait for: no socket, no queue pair, no deadline of a connection.
+    /// Returns whether the bell is all that the endpoint waits for: no socket, no queue pair, no deadline of a connection.
     fn has_only_the_bell(&self) -> bool {
         self.poller.sockets == 0 && self.role.is_none()
     }
 
-    /// There is something else to wait for now.
+    /// Wakes sleepers that wait on the bell alone, because there is another source of events now.
     pub(super) fn has_descriptor(&self) {
         if self.sleepers.by_word > 0 {
             self.bell.wake();
         }
     }
 
-    /// Awake again after [`arm`](Self::arm): unless others sleep, peers need not ring.
+    /// Ends the sleep that [`arm`](Self::arm) prepared. Disarms the bell unless others sleep, so peers need not ring.
     pub(crate) fn disarm(&mut self, armed: &Armed) {
         self.sleepers.waiters -= 1;
         self.bell.tell_processor();
@@ -198,12 +202,12 @@ impl Engine {
         if !self.sleepers.any() {
             self.bell.disarm();
         } else if self.needs_naps() && !self.idle.is_long() {
-            self.bell.wake(); // Nobody naps any more.
+            self.bell.wake(); // This waiter takes no more naps.
         }
     }
 
-    /// As [`arm`](Self::arm), for a sleeper that does not say when it is awake: whether it may sleep. If not, the descriptor
-    /// is readable.
+    /// Like [`arm`](Self::arm), but for a sleeper that does not report when it is awake. Returns whether it may sleep. If not, the
+    /// descriptor is readable.
     pub(crate) fn watch(&mut self) -> bool {
         self.sleepers.watched = true;
         if self.idle.is_long() {
@@ -221,7 +225,7 @@ impl Engine {
         calm
     }
 
-    /// As [`watch`](Self::watch), for a sleeper that only the descriptor wakes: it is also readable after [`SLEEP`].
+    /// Like [`watch`](Self::watch), but for a sleeper that only the descriptor wakes: the descriptor also becomes readable after [`SLEEP`].
     pub(crate) fn watch_in_time(&mut self) -> bool {
         if self.poller.has_rings() {
             self.make_looks();
@@ -229,21 +233,20 @@ impl Engine {
         self.watch()
     }
 
-    /// Makes the timer, which is set when the endpoint is armed.
+    /// Creates the timer that is set when the endpoint is armed.
     fn make_looks(&mut self) {
         if self.looks.is_none() && self.process.is_here() {
             self.looks = self.timer(SLEEP, None, LOOKS).map_err(no_looks).ok();
         }
     }
 
-    /// As [`watch_in_time`](Self::watch_in_time), for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
+    /// Like [`watch_in_time`](Self::watch_in_time), but for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
     pub(crate) fn watch_results(&mut self) -> bool {
         self.sleepers.bare = true;
         self.watch_in_time()
     }
 
-    /// Lets the descriptor become readable after [`SLEEP`], not before, if it is to be so for any sleeper. Never, once no peer has the bell's
-    /// page.
+    /// Sets the timer, if a sleeper needs it, to make the descriptor readable after [`SLEEP`]. Stops the timer if no peer maps the bell's page.
     fn look_later(&self) {
         self.look_again_after(if self.poller.has_rings() { SLEEP } else { Duration::ZERO });
     }
@@ -256,10 +259,10 @@ impl Engine {
         }
     }
 
-    /// Arms the bell, then looks at everything once more. `None` if that found something; else how long to sleep at most.
+    /// Arms the bell, then polls everything once more. Returns `None` if that found something, else the maximum time to sleep.
     fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<Duration> {
         if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
-            return None; // Simulated time passes only while somebody looks.
+            return None; // Simulated time passes only while a thread polls.
         }
         if rouse != Rouse::Word {
             self.bell.drain();
@@ -267,14 +270,14 @@ impl Engine {
         }
         self.bell.arm(rouse);
         let fenced = self.fence_hot();
-        // Whoever published before the mark could be seen is found by this look at everything.
+        // This poll of everything finds what peers published before they could see the mark.
         let mut any = self.connector.has_notices();
         any |= self.progress();
         if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
-        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // Since that look.
-        // Results may come without anything that arrived: of a send that found room just now, say.
+        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events since that poll.
+        // Results may appear although nothing arrived: for example, a send just found room.
         if any || self.results() != looked || self.core.watched.is_eager() {
             if self.sleepers.any() {
                 self.bell.wake();
@@ -291,7 +294,7 @@ impl Engine {
             return Some(SLEEP);
         }
         let nap = self.idle.nap(self.results());
-        // What a peer publishes without a fence may have been missed by this look: the next comes soon.
+        // This poll may have missed what a peer publishes without a fence, so the next poll comes soon.
         let nap = if fenced { nap } else { NAP };
         if self.sleepers.watched && self.idle.is_long() {
             self.look_again_after(nap);
@@ -299,7 +302,7 @@ impl Engine {
         Some(nap)
     }
 
-    /// Whether something is under way that goes on only when somebody looks.
+    /// Returns whether some operation makes progress only when a thread polls.
     fn needs_naps(&self) -> bool {
         self.core.has_answers()
             || !self.core.left.is_empty()
@@ -308,13 +311,14 @@ impl Engine {
             || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
     }
 
-    /// Whether what waits first for this peer is about a window: it waits for others' accesses to end, which rings nothing.
+    /// Returns whether the first operation that waits for this peer binds or invalidates a window. Such an operation waits for accesses of
+    /// other peers to end, which does not ring the bell.
     fn waits_for_window(&self, slot: Connection) -> bool {
         matches!(self.core.peers.get(slot).pending.front(), Some(Pending { work: Work::Window(..), .. }))
     }
 
-    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
-    /// False if that could not be done.
+    /// Makes sure that whatever the peer of a hot link publishes from now on is published after the peer could see the mark. Returns false
+    /// if that could not be done.
     fn fence_hot(&mut self) -> bool {
         let mut barrier = false;
         for &slot in &self.poller.hot {
@@ -327,15 +331,15 @@ impl Engine {
         !barrier || Bell::barrier()
     }
 
-    /// For a waiter that lets others run: whether it is a peer on this processor that was heard of last, or one that is not of this
-    /// machine's shared memory. (A local one may not have told yet where it runs.)
+    /// For a waiter that yields the processor: returns whether the link that was active last has a peer on this processor, or is not a
+    /// shared-memory link. (A local peer may not have published yet where it runs.)
     pub(crate) fn is_called_from_here(&mut self) -> bool {
         if !self.process.is_here() {
-            return false; // What is shared is not even mapped here.
+            return false; // The shared memory is not even mapped here.
         }
         for &slot in &self.poller.hot {
             if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                // To sleep beside a peer that streams takes a barrier on all processors, which costs more than its fences.
+                // To sleep while a peer streams takes a barrier on all processors, which costs more than the peer's fences.
                 link.end_stream();
             }
         }
@@ -346,19 +350,19 @@ impl Engine {
         }
     }
 
-    /// Makes whoever sleeps on the descriptor look again.
+    /// Wakes all sleepers, so they poll again.
     pub(crate) fn ring(&self) {
         self.bell.wake();
     }
 
-    /// Makes those look again who sleep on the descriptor and wait for results.
+    /// Wakes the sleepers if some of them may wait for the endpoint's results.
     pub(crate) fn tell_sleepers(&self) {
         if self.sleepers.bare || self.sleepers.waiters > 0 {
             self.bell.wake();
         }
     }
 
-    /// Grows with every result that a sleeper may be waiting for.
+    /// Returns a number that grows with every result that a sleeper may wait for.
     pub(crate) fn results(&self) -> u64 {
         self.core.operations.finished() + self.core.reported + self.core.queue.pushed()
     }

@@ -1,27 +1,28 @@
-//! Which slots the network addresses of peers, and their contexts, mean: a small hash table of those that an endpoint has met.
+//! Maps the network addresses of peers, with their contexts, to slots: a small hash table of the addresses that an endpoint has used.
 //!
-//! Addresses are not kept here: a place says whose address to compare (four bytes a peer and some places that are free).
+//! Addresses are not kept here: an entry holds the slot of the peer with the address to compare (four bytes for each peer, and some free
+//! entries).
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::peers::{At, Peer};
 use crate::transport::Connection;
 
-/// Places to begin with.
+/// The initial number of entries.
 const FIRST: usize = 8;
 
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// 0 is free; else a slot, + 1. An eighth at least is free.
+    /// Each entry is 0 if it is free, else a slot + 1. At least an eighth of the entries is free.
     places: Box<[u32]>,
     used: usize,
-    /// Peers choose their addresses, but not where those lie here.
+    /// Randomizes the hash: peers choose their addresses, but must not choose the entries in which these lie.
     hasher: RandomState,
 }
 
 impl Sockets {
-    /// The slot of an address.
+    /// Returns the slot of an address.
     pub(super) fn get(&self, address: At, peers: &[Peer]) -> Option<Connection> {
         let mut at = self.place(&address)?;
         loop {
@@ -33,7 +34,7 @@ impl Sockets {
         }
     }
 
-    /// Forgets a slot. Those behind it that would not be found past the gap move up (Knuth, volume 3, 6.4, algorithm R).
+    /// Removes a slot. Entries behind it that would not be found past the gap move up (Knuth, volume 3, 6.4, algorithm R).
     pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
         let size = self.places.len();
         let after = |at: usize| if at + 1 == size { 0 } else { at + 1 };
@@ -49,7 +50,7 @@ impl Sockets {
             at = after(at);
             let Some(other) = self.places[at].checked_sub(1) else { break };
             let Some(home) = self.place(&peers[other as usize].at()) else { break };
-            // How far it is from where looking for it begins, and from the gap.
+            // The distance from the start of its search, and from the gap.
             if (at + size - home) % size >= (at + size - gap) % size {
                 self.places[gap] = self.places[at];
                 gap = at;
@@ -59,19 +60,19 @@ impl Sockets {
         self.used -= 1;
     }
 
-    /// Bytes that it takes, apart from itself.
+    /// Returns the bytes that it allocates.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.places)
     }
 
-    /// Where looking for an address begins; `None` if there are no places.
+    /// Returns the entry at which the search for an address begins, or `None` if there are no entries.
     fn place(&self, address: &At) -> Option<usize> {
         let hash = self.hasher.hash_one(address) as u32;
         let at = (u64::from(hash) * self.places.len() as u64) >> 32;
         (!self.places.is_empty()).then_some(at as usize)
     }
 
-    /// Notes a slot, whose address is not known here yet.
+    /// Inserts a slot with an address that is not in the table yet.
     pub(super) fn insert(&mut self, slot: Connection, peers: &[Peer]) {
         if (self.used + 1) * 8 > self.places.len() * 7 {
             let size = (self.places.len() * 3 / 2).max(FIRST);
@@ -108,7 +109,7 @@ mod tests {
             peers.push(Peer::new(address(n)));
             sockets.insert(n.into(), &peers);
         }
-        // In an order in which gaps open everywhere; places are used again.
+        // In an order in which gaps open everywhere; entries are reused.
         for round in 0..3u16 {
             let forgotten: Vec<u16> = (0..200).map(|n| n * 77 % 200).take(150).collect();
             for (count, n) in (1..).zip(&forgotten) {

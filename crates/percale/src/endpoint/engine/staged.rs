@@ -1,8 +1,9 @@
-//! Operations whose local memory is a device's, in part or in whole.
+//! Operations on local memory that belongs to a device, in part or in whole.
 //!
-//! The operation itself runs on pinned memory of the host. What it reads is copied there when it begins; what it brought is copied to the device
-//! when it has ended, and then its end is told. In between it is one that has begun ([`Triggered`](super::triggered::Triggered)), so that nothing
-//! on the way of other operations knows of it. Where the memory is was asked when it was posted ([`OpFlags::DEVICE`]).
+//! The operation itself runs on pinned memory of the host. The data that it reads is copied there when it begins; the data that it brought
+//! is copied to the device when it has ended, and then its end is reported. In between it is kept like an operation that a counter began
+//! ([`Triggered`](super::triggered::Triggered)), so the paths of other operations do not know of it. The location of the memory was
+//! determined when the operation was posted ([`OpFlags::DEVICE`]).
 
 use std::sync::Arc;
 
@@ -18,26 +19,26 @@ use crate::memory::atomic::AtomicOp;
 use crate::memory::volatile::Segments;
 use crate::trigger::Operation;
 
-/// Where an operation's memory is.
+/// The location of an operation's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Located {
-    /// What it reads: the payload, the operands.
+    /// The memory that it reads: the payload, or the operands.
     source: Option<Pieces>,
-    /// What is compared.
+    /// The values that are compared.
     compare: Option<Pieces>,
-    /// What it writes.
+    /// The memory that it writes.
     result: Option<Pieces>,
 }
 
-/// The memory that such an operation runs on.
+/// The host memory on which such an operation runs.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
-    /// What it reads.
+    /// The memory that it reads.
     _source: Option<Pinned>,
-    /// The same, of a long message, which leaves as it gets here.
+    /// The memory that a send of a long message reads. The message is sent while it is still being copied here.
     arriving: Option<Arc<Arriving>>,
     _compare: Option<Pinned>,
-    /// What it writes, and where that goes.
+    /// The memory that it writes, and where its content is copied afterwards.
     result: Option<(Pinned, Segments, Pieces)>,
 }
 
@@ -55,7 +56,7 @@ fn memory(operation: &mut Operation) -> Memory<'_> {
             let operand = (work.op != AtomicOp::Read).then_some(&mut work.operand);
             [operand, work.compare.as_mut(), work.result.as_mut()]
         }
-        // Asked apart: it is no list of segments.
+        // Located separately, because its memory is not a list of segments.
         Operation::Collective(_) => [None, None, None],
     }
 }
@@ -88,7 +89,8 @@ impl Operation {
 }
 
 impl Located {
-    /// Finds out where an operation's memory is, if its flags ask for that, and takes the question out of them. `None`: all is the host's.
+    /// Determines the location of an operation's memory if the flag DEVICE asks for that, and removes the flag. Returns `None` if all of it
+    /// is host memory.
     pub(crate) fn find(operation: &mut Operation) -> Result<Option<Box<Self>>, PostError> {
         let flags = flags(operation);
         if !flags.contains(OpFlags::DEVICE) {
@@ -119,7 +121,7 @@ impl Located {
         Ok(Some(Box::new(located)))
     }
 
-    /// Puts pinned memory in the place of the operation's, and copies there what it reads.
+    /// Replaces the operation's device memory with pinned host memory, and copies the data that it reads there.
     pub(super) fn stage(&self, operation: &mut Operation) -> Result<Staged, DeviceError> {
         let mut staged = Staged::default();
         if let (Operation::Send(work), Some(pieces)) = (&mut *operation, &self.source)
@@ -152,12 +154,12 @@ impl Located {
 }
 
 impl Staged {
-    /// What the payload of a long message is on its way to.
+    /// Returns the memory to which the payload of a long message is being copied.
     pub(super) const fn arriving(&self) -> Option<&Arc<Arriving>> {
         self.arriving.as_ref()
     }
 
-    /// Copies what the operation brought to where it goes; its result, or that it did not get there.
+    /// Copies the data that the operation brought to its destination. Returns the result of the operation, or an error if the copy failed.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
         if let Some(arriving) = &self.arriving {
             arriving.end();
@@ -167,7 +169,7 @@ impl Staged {
             Ok(entry) => (*entry, false),
             Err(error) => (error.entry, true),
         };
-        // Of a message, what came, also if there was more; of an access, all or nothing.
+        // For a message, the bytes that arrived, also if there were more; for an access, all or nothing.
         let len = match side {
             Side::Receive => usize::try_from(entry.len).unwrap_or(usize::MAX),
             Side::Transmit if failed => 0,
@@ -182,14 +184,14 @@ impl Staged {
     }
 }
 
-/// Why an operation is not posted.
+/// Returns the error of an operation that is not posted.
 pub(super) fn refused(error: DeviceError) -> PostError {
     crate::later::later!(warn: %error, "an operation on a device's memory was not posted");
     PostError::Device("the device's driver refused; the log says why", error.errno())
 }
 
 impl Engine {
-    /// Posts an operation some of whose memory may be a device's, for whose result room was reserved.
+    /// Posts an operation on memory of which some may belong to a device. Room for its result was reserved.
     #[cold]
     pub(crate) fn post_located(&mut self, mut operation: Operation, notify: Notify) -> Result<(), PostError> {
         let Some(located) = Located::find(&mut operation)? else { return self.post_operation(&operation, notify) };
@@ -205,7 +207,7 @@ impl Engine {
         }
         let claimed = flags(&mut operation).contains(OpFlags::CLAIM);
         let staged = located.stage(&mut operation).map_err(refused)?;
-        // What it reads of the host's memory is copied too.
+        // Data that it reads from host memory is copied too.
         let posted = match injected {
             true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected),
             false => Posted::lent(operation),
@@ -230,7 +232,7 @@ impl Engine {
 }
 
 impl Core {
-    /// A message that one operation claimed is another's.
+    /// Transfers the claim on a message from one operation to another.
     fn rename_claim(&mut self, from: Identity, to: Identity) {
         if let Some(claim) = self.claims.remove(&from) {
             self.claims.insert(to, claim);

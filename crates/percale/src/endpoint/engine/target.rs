@@ -1,8 +1,8 @@
 //! Remote accesses that this endpoint executes for its peers.
 //!
-//! Every request is checked against the domain's table of regions, and answered: what is short at once, what is long at the end
-//! of a pull, unless the peer expects it at once. Whatever a peer asks for, the memory of a region is touched only inside of its pin, so that closing it waits for us
-//! and for nobody else.
+//! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at the end of a pull,
+//! unless the peer expects it at once. Whatever a peer asks for, the memory of a region is touched only while the region is pinned, so that
+//! closing the region waits for this endpoint only.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -27,7 +27,8 @@ use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
 
-/// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
+/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without taking the answers is
+/// disconnected.
 const REPLIES_LIMIT: u32 = 8192;
 
 /// A long write that is being fetched.
@@ -37,7 +38,7 @@ pub(crate) struct Store {
     /// The request.
     head: Head,
     region: Arc<Registered>,
-    /// Where the bytes wait for a region that only the kernel may touch.
+    /// The buffer in which the bytes wait if only the kernel may touch the region.
     staged: Option<Buffer>,
 }
 
@@ -48,7 +49,7 @@ impl Store {
 }
 
 impl Core {
-    /// A frame of a remote access.
+    /// Handles a frame of a remote access.
     pub(super) fn remote(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if self.too_many(from) {
             return;
@@ -66,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Whether the peer asks for more than it takes answers of; then it is cut off.
+    /// Returns whether the peer has more requests under way than it may. Such a peer is disconnected.
     fn too_many(&mut self, from: Connection) -> bool {
         let peer = self.peers.get(from);
         let too_many = peer.replies > REPLIES_LIMIT || peer.serving > 2 * PARTS_LIMIT;
@@ -83,7 +84,8 @@ impl Core {
         self.reply(to, Kind::Done, head.id, number);
     }
 
-    /// Answers a request that changed a region, of which the initiator may have more to tell: that names the region by its generation.
+    /// Answers a request that changed a region if the initiator may send a notice of the access later. The notice names the region by the
+    /// generation in this answer.
     #[cold]
     fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
         owe_reply(self.peers.get_mut(to));
@@ -92,7 +94,7 @@ impl Core {
         self.outbox.push_back((to, Action::Frame(done)));
     }
 
-    /// A request that changed a region has ended.
+    /// Ends a request that changed a region, or that was refused.
     fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, told: Option<Told>) {
         if let Ok(region) = result {
             if let Some(told) = told {
@@ -108,7 +110,7 @@ impl Core {
         self.answer(from, head, result.map(drop));
     }
 
-    /// The link took an answer.
+    /// Counts an answer, or a notice, that the link took.
     #[inline]
     pub(super) fn answered(&mut self, to: Connection, action: &Action) {
         let (Action::Frame(head) | Action::Bytes(head, _) | Action::Notice(head, _)) = action else { return };
@@ -144,7 +146,7 @@ impl Core {
         }
     }
 
-    /// Where a write that arrives in pieces lands: in its region; `None`: it must be put together first.
+    /// Returns where in its region a write that arrives in pieces lands, or `None` if it must be assembled first.
     pub(super) fn place_of_write(
         &self,
         from: Connection,
@@ -163,7 +165,7 @@ impl Core {
         Ok(Some((region, into)))
     }
 
-    /// Such a write has arrived, in its region or, refused, nowhere.
+    /// Ends such a write, which has arrived in its region or, if it was refused, was discarded.
     pub(super) fn write_landed(&mut self, from: Connection, head: &Head, region: Result<Arc<Registered>, Refusal>) {
         if self.too_many(from) {
             return;
@@ -176,18 +178,17 @@ impl Core {
         self.changed(from, head, region.as_deref().map_err(|refusal| *refusal), None);
     }
 
-    /// A buffer for bytes on their way to memory that only the kernel may touch.
+    /// Allocates a buffer for bytes that are for memory that only the kernel may touch.
     fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| Refusal::Memory)?;
-        self.account_staged(from, len)?; // Last: what is refused is not counted.
+        self.account_staged(from, len)?; // Last, so that a refused request is not counted.
         bytes.resize(room, 0);
         Ok(Buffer::from(bytes))
     }
 
-    /// Counts bytes that are kept for a peer. percale's initiators never ask for as many, not even while some of them are on their
-    /// way.
+    /// Counts bytes that are kept for a peer. percale's initiators never exceed this limit, not even while some of the bytes are in flight.
     fn account_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
         let peer = self.peers.get_mut(from);
         let staged = peer.staged.saturating_add(len);
@@ -198,7 +199,7 @@ impl Core {
         Ok(())
     }
 
-    /// Such a transfer is over.
+    /// Uncounts a transfer that is over, and its staged bytes.
     fn served_one(&mut self, from: Connection, staged: Option<&Buffer>) {
         let peer = self.peers.get_mut(from);
         peer.serving = peer.serving.saturating_sub(1);
@@ -235,7 +236,7 @@ impl Core {
         Ok(())
     }
 
-    /// The bytes of a long write have come, or will not.
+    /// Ends the fetch of a long write.
     pub(super) fn stored(&mut self, store: Store, result: Result<u64, PullError>) {
         let Store { from, head, region, staged } = store;
         self.served_one(from, staged.as_ref());
@@ -293,7 +294,7 @@ impl Core {
         Ok(())
     }
 
-    /// The bytes that a long read asks for, or a copy that has to be kept.
+    /// Returns the bytes that a long read asks for, and their copy if one has to be kept.
     fn lend_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
         let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_READ)?;
@@ -308,9 +309,9 @@ impl Core {
         Ok((Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer)))
     }
 
-    /// Lets a peer fetch what its part reads.
+    /// Lets a peer fetch the bytes that its part reads, and returns the offer.
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
-        // It names no memory: the region may be closed while the peer copies, so only we copy.
+        // The offer names no memory: the region may be closed while the peer copies, so only this endpoint copies.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         begin_serving(self.peers.get_mut(to));
         let serve = Serve { to, source, staged, asked: false, expected: false, counted };
@@ -326,7 +327,7 @@ impl Core {
         Action::Bytes(head, offer.as_bytes().to_vec())
     }
 
-    /// Sends what a peer's part reads where it is expected.
+    /// Sends the bytes that a peer's part reads into the pull that expects them.
     fn push_read(
         &mut self,
         to: Connection,
@@ -378,7 +379,7 @@ impl Core {
         (self.serves[id].to == from).then_some(id)
     }
 
-    /// It has all of it, or the transfer failed: the peer's pull says so.
+    /// Ends a transfer to a peer: its pull reported that it has all bytes, or that the transfer failed.
     pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
         let Some(id) = self.serve_of(from, id) else { return };
         let Some(Serve { staged, expected, counted, .. }) = self.serves.remove(id) else { return };
@@ -411,7 +412,7 @@ impl Core {
         }
     }
 
-    /// A peer wrote a region by itself, or read it, or tells of an access of several parts.
+    /// Handles a notice of a peer that wrote or read a region by itself, or that made an access of several parts.
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(Notice { generation, len }) = payload.read::<Notice>(0) else {
             return self.peers.accuse(from, "a notice of an access that does not say of which region");
@@ -433,19 +434,19 @@ impl Core {
         self.count_access(Some(&region), counts);
     }
 
-    /// The connection is gone: nobody waits for answers.
+    /// Drops the transfers of a peer that were not finished when its connection ended.
     pub(super) fn target_down(&mut self, from: Connection) {
         self.serves.retain(|_, serve| serve.to != from);
     }
 }
 
-/// One more answer to this peer is on its way.
+/// Counts one more answer to this peer that is on its way.
 #[inline]
 const fn owe_reply(peer: &mut super::peers::Peer) {
     peer.replies = peer.replies.saturating_add(1);
 }
 
-/// One more transfer of this peer's is under way.
+/// Counts one more transfer of this peer that is under way.
 #[inline]
 const fn begin_serving(peer: &mut super::peers::Peer) {
     peer.serving = peer.serving.saturating_add(1);

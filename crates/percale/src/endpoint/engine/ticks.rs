@@ -1,4 +1,4 @@
-//! The timer by which TCP peers that have gone silent are noticed, also by who sleeps on the descriptor.
+//! The timer by which silent TCP peers are detected, also while all users of the endpoint sleep on its descriptor.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -16,14 +16,14 @@ fn time(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Sets a timer to expire once, after this time (zero: never); whether it has expired before is forgotten.
+/// Sets a timer to expire once, after this time (zero: never). Discards an expiration that was not read.
 pub(super) fn set_timer(timer: &OwnedFd, after: Duration) -> rustix::io::Result<()> {
     let spec = Itimerspec { it_interval: time(Duration::ZERO), it_value: time(after) };
     timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec).map(drop)
 }
 
 impl Engine {
-    /// Starts the ticks by which silent peers are noticed, also by who sleeps on the descriptor.
+    /// Starts the timer by which silent peers are detected, also while all users of the endpoint sleep on its descriptor.
     pub(super) fn start_ticks(&mut self) {
         let Connector::Service { tcp, .. } = &self.connector else { return };
         if self.ticks.is_some() || tcp.timeout.is_zero() {
@@ -38,9 +38,9 @@ impl Engine {
         }
     }
 
-    /// A timer in the endpoint's epoll.
+    /// Creates a timer in the endpoint's epoll.
     pub(super) fn timer(&self, first: Duration, period: Option<Duration>, name: u64) -> rustix::io::Result<OwnedFd> {
-        // No time at all would disarm it.
+        // Zero would disarm it.
         let first = time(first.max(Duration::from_nanos(1)));
         let spec = Itimerspec { it_interval: time(period.unwrap_or_default()), it_value: first };
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
@@ -49,13 +49,13 @@ impl Engine {
         Ok(fd)
     }
 
-    /// Looks for TCP peers whose hosts have not answered anything for too long.
+    /// Closes the connections of TCP peers whose hosts have not answered anything for too long.
     #[cold]
     pub(super) fn tick(&mut self) {
         if let Some(ticks) = &self.ticks {
             let mut count = [0; 8];
             if rustix::io::read(ticks, &mut count).is_err() {
-                return; // Somebody else took it.
+                return; // Another thread took this tick.
             }
         }
         for slot in 0..self.links.len() {

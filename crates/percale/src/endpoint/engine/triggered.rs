@@ -1,8 +1,8 @@
 //! Operations that a counter begins: from their endpoint's list to their end.
 //!
-//! Once begun, such an operation is one like any other, whose end is told to a [`Triggered`] first. It never finds "no room":
-//! results go to the queue's growing part, and what a link does not take waits. Due operations are looked for by progress; a post that makes
-//! some due leaves them to it.
+//! Once begun, such an operation is like any other, except that its end is reported to a [`Triggered`] first. It never fails for lack of
+//! room: results go to the growing part of the queue, and what a link does not take waits. Progress looks for due operations; a post that
+//! makes some due leaves them to it.
 
 use std::sync::Arc;
 
@@ -26,26 +26,26 @@ use crate::trigger::{Condition, Due, Operation, Transfer, Variable};
 /// An operation that has begun.
 #[derive(Debug)]
 pub(crate) struct Triggered {
-    /// What was posted, with the memory that it uses. The operation under way is one on memory that is lent, by this.
+    /// The posted operation, with the memory that it uses. The operation under way borrows that memory.
     transfer: Box<Transfer>,
-    /// What it runs on, if its own memory is a device's.
+    /// The host memory on which it runs, if its own memory is a device's.
     staged: Option<Box<Staged>>,
 }
 
 impl Triggered {
-    /// One that nothing began but its posting, on memory in the place of a device's.
+    /// Makes one for an operation that began when it was posted, and that runs on host memory in place of device memory.
     pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
         let transfer =
             Transfer { operation: posted, notify, counting: None, quiet: false, canceled: false, located: None };
         Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
     }
 
-    /// Whether this is the operation with this context, of a safe handle or not.
+    /// Returns whether this is the operation with this context, of a safe handle or not.
     pub(super) fn is_meant(&self, context: u64, operation: bool) -> bool {
         is_meant(self.transfer.notify, self.transfer.context(), context, operation)
     }
 
-    /// What was posted, with its memory, and the memory that it runs on.
+    /// Returns the posted operation with its memory, and the host memory on which it runs.
     pub(super) fn into_parts(self) -> (Box<Transfer>, Memory) {
         (self.transfer, Memory::Staged(self.staged))
     }
@@ -66,7 +66,7 @@ impl Operation {
         if matches!(self, Self::Receive(_)) { Side::Receive } else { Side::Transmit }
     }
 
-    /// What it is once its memory is its own: nothing is copied again.
+    /// Removes the INJECT flag, because the operation owns its memory now and nothing need be copied again.
     pub(super) const fn not_injected(mut self) -> Self {
         match &mut self {
             Self::Send(SendWork { flags, .. })
@@ -88,7 +88,7 @@ impl Operation {
         }
     }
 
-    /// What a completion would say.
+    /// Returns what a completion would report.
     pub(crate) fn entry(&self) -> Entry {
         match self {
             Self::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
@@ -105,7 +105,7 @@ impl Operation {
 }
 
 impl Engine {
-    /// An operation as it waits for its counter. What is injected is copied now. Deferred work may have a counter of its own.
+    /// Prepares an operation that waits for a counter. Injected data is copied now. Deferred work may have a counter of its own.
     pub(crate) fn transfer(
         &mut self,
         operation: &Operation,
@@ -131,19 +131,20 @@ impl Engine {
         } else {
             Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected)
         };
-        // No room is reserved: it may wait for ever.
+        // No room is reserved, because the operation may wait forever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
         Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located })
     }
 
-    /// Operations that have begun are waited for: from now on there is more to look after. Other endpoints pay nothing for it.
+    /// Makes progress look for operations that are due and for the end of operations that have begun, from now on. Other endpoints pay
+    /// nothing for it.
     pub(super) const fn watch_begun(&mut self) {
         (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
         (self.core.transmit.counted, self.core.receive.counted) = (true, true);
     }
 
-    /// Puts an operation in a counter's line; says whether something may be due there.
+    /// Queues an operation in the line of a counter. Returns whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
         let is_due = counter.queue(condition, None, due, |_, _| ());
@@ -155,11 +156,11 @@ impl Engine {
     /// Lets an operation wait for a variable.
     pub(crate) fn queue_written(&mut self, transfer: Transfer, variable: Variable) {
         self.core.watched.push(variable, Box::new(transfer));
-        // Sleepers look again, and then do not sleep so long.
+        // Sleepers poll again, and then sleep for a shorter time.
         self.ring();
     }
 
-    /// Begins the operations that are due, in order; says whether there were any.
+    /// Begins the operations that are due, in order. Returns whether there were any.
     #[inline(never)]
     pub(crate) fn begin_due(&mut self) -> bool {
         let mut any = false;
@@ -195,7 +196,7 @@ impl Engine {
 
     /// Begins an operation.
     pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
-        // The commonest of all, a short message, mostly ends as it begins.
+        // The most common operation, a short message, usually ends as soon as it begins.
         if let Transfer { operation: posted, located: None, canceled: false, .. } = &*transfer
             && let Operation::Send(work) = posted.work()
             && self.send_at_once(work)
@@ -204,7 +205,7 @@ impl Engine {
         }
         let canceled = transfer.canceled;
         if canceled {
-            // What was taken back counts nowhere: work that waits for it would begin.
+            // A cancelled operation is not counted: work that waits for the count would begin.
             (transfer.counting, transfer.quiet) = (None, true);
         }
         let mut operation = *transfer.operation.work();
@@ -233,12 +234,12 @@ impl Engine {
     }
 }
 
-/// Whether an operation with the context `of` is meant by `context`, of a safe handle or not.
+/// Returns whether `context`, of a safe handle or not, names an operation with the context `of`.
 fn is_meant(notify: Notify, of: u64, context: u64, operation: bool) -> bool {
     of == context && (notify == Notify::Operation) == operation
 }
 
-/// What is reported for an operation that could not be posted when it was due.
+/// Returns the error code of an operation that could not be posted when it was due.
 const fn code(why: &PostError) -> ErrorCode {
     match why {
         PostError::UnknownPeer(_) | PostError::NoVector => ErrorCode::UnknownAddress,
@@ -252,7 +253,7 @@ const fn code(why: &PostError) -> ErrorCode {
 }
 
 impl Core {
-    /// An operation that a counter began has ended: its own context again, and who asked to be told.
+    /// Ends an operation that a counter began: reports it with its own context, to the place that its post asked for.
     #[cold]
     pub(super) fn triggered_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
         let id = match &result {
@@ -283,7 +284,7 @@ impl Core {
         }
     }
 
-    /// The same, of one that has ended in the moment in which it began, with success.
+    /// Like [`triggered_over`](Self::triggered_over), but for an operation that ended successfully as soon as it began.
     fn over_at_once(&mut self, transfer: &mut Transfer) {
         let (side, entry) = (transfer.operation.work().side(), transfer.operation.work().entry());
         if transfer.quiet {
@@ -305,7 +306,7 @@ impl Core {
         self.triggered.get(Id::from_u64(context))?.staged.as_ref()?.arriving()
     }
 
-    /// Cancels an operation that waits for a counter; says whether there was one.
+    /// Cancels an operation that waits for a counter or a variable. Returns whether there was one.
     #[cold]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
         self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation)
@@ -318,7 +319,7 @@ impl Core {
         true
     }
 
-    /// Tells of an operation that was taken back before it was due.
+    /// Reports an operation that was cancelled before it was due.
     fn cancelled(&mut self, transfer: Transfer, why: &str) {
         let Transfer { operation, notify, quiet, .. } = transfer;
         let (side, entry) = (operation.work().side(), operation.work().entry());
@@ -349,7 +350,7 @@ impl Core {
         false
     }
 
-    /// The endpoint closes: what waits for counters and variables ends, and nothing is begun any more.
+    /// Ends all operations that wait for counters and variables, because the endpoint closes. None is begun any more.
     pub(super) fn end_waiting(&mut self, why: &str) {
         let mut ended = Vec::new();
         for counter in self.lines.all() {
@@ -361,7 +362,7 @@ impl Core {
             }));
         }
         ended.extend(self.watched.take());
-        // After the lines: what has left one of them is in the list by now. (Whoever takes it from there holds the line's lock.)
+        // After the lines: an operation that has left a line is in this list by now, because the thread that moves it holds the line's lock.
         ended.extend(self.submissions.close([self.transmit.queue.clone(), self.receive.queue.clone()]));
         for transfer in ended {
             self.cancelled(*transfer, why);

@@ -1,4 +1,4 @@
-//! What the engine keeps about operations under way.
+//! The state that the engine keeps for operations under way.
 
 use std::sync::Arc;
 
@@ -19,30 +19,30 @@ use crate::wire::head::{Head, Notice, Offer};
 
 use super::super::matching::Held;
 
-/// Who learns of an operation's end.
+/// Where the end of an operation is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notify {
     /// The completion queue, with the context.
     Queue,
     /// The completion queue, where no room was reserved: one of many results of a multi-receive.
     Event,
-    /// Nobody, unless it fails; then the completion queue.
+    /// Success is not reported; a failure goes to the completion queue.
     Silent,
-    /// As [`Event`](Self::Event), of a receive of a shared receive context: should this endpoint close before it ends, and its queue with it,
-    /// another endpoint of the context reports it.
+    /// Like [`Event`](Self::Event), but for a receive of a shared receive context: if this endpoint closes before the receive ends, and its
+    /// queue with it, another endpoint of the context reports it.
     Shared,
-    /// As [`Silent`](Self::Silent), of such a receive.
+    /// Like [`Silent`](Self::Silent), but for a receive of a shared receive context.
     SharedSilent,
-    /// The safe operation whose number is the context.
+    /// The safe operation; the context is its number.
     Operation,
-    /// The operation, begun by a counter, whose number is the context: see [`Triggered`](super::triggered::Triggered).
+    /// An operation that a counter began; the context is its number. See [`Triggered`](super::triggered::Triggered).
     Triggered,
     /// A transfer of a group's operation: see [`Collectives`](super::collective::Collectives). The context is the group and the operation.
     Collective,
 }
 
 impl Notify {
-    /// What contexts name: operations of the raw face, of the safe one, or of counters.
+    /// Returns the class of operations that the context names: raw operations, safe ones, those of counters, or transfers of groups.
     #[inline]
     pub(crate) const fn class(self) -> u8 {
         match self {
@@ -53,20 +53,21 @@ impl Notify {
         }
     }
 
-    /// Whether such operations may wait without limit: they were queued before, or own their buffers.
+    /// Returns whether such operations may wait without limit: they were queued before, or own their buffers.
     #[inline]
     pub(crate) const fn may_wait(self) -> bool {
         matches!(self, Self::Operation | Self::Triggered | Self::Collective)
     }
 
-    /// What a posted operation's flags ask for.
+    /// Returns what the flags of a posted operation ask for.
     #[inline]
     pub(crate) fn from_flags(flags: OpFlags) -> Self {
         if flags.contains(OpFlags::COMPLETION) { Self::Queue } else { Self::Silent }
     }
 }
 
-/// An operation as its owner names it. Contexts of different owners never meet: what the application chose is not a number of ours.
+/// An operation as its owner names it. Contexts of different classes are never confused: a context that the application chose is not a
+/// number that the engine assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     /// [`Notify::class`].
@@ -75,7 +76,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The operation with this context that is reported so.
+    /// Returns the identity of the operation with this context that is reported in this way.
     #[inline]
     pub(crate) const fn of(notify: Notify, context: u64) -> Self {
         Self { class: notify.class(), context }
@@ -91,21 +92,22 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// A send whose number the peer knows, until its last word about it.
+/// A send that is known to the peer by its number. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
 pub(crate) struct Send {
     /// The peer.
     pub(crate) to: Connection,
-    /// How far it is.
+    /// Its progress.
     pub(crate) state: SendState,
 }
 
-/// How far a send is.
+/// The progress of a send.
 #[derive(Debug)]
 pub(crate) enum SendState {
-    /// It has not ended.
+    /// The send has not ended.
     Open(OpenSend),
-    /// It was reported as failed, and its memory given back; the peer has yet to answer with an [`Kind::Ack`](crate::wire::head::Kind::Ack).
+    /// The send was reported as failed, and its memory was given back; the peer has yet to answer with a
+    /// [`Kind::Ack`](crate::wire::head::Kind::Ack).
     Failed,
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct OpenSend {
     pub(crate) notify: Notify,
     /// Where the payload is.
     pub(crate) payload: Payload,
-    /// The peer has yet to answer that it delivered the message.
+    /// Whether the peer has yet to answer that it delivered the message.
     pub(crate) ack: bool,
 }
 
@@ -129,14 +131,14 @@ pub(crate) enum Payload {
     Offered,
     /// A transport reads it to serve the peer's pull: the send cannot end before that.
     Leaving,
-    /// The same, and the peer has answered that it cannot take the message.
+    /// Like [`Leaving`](Self::Leaving), but the peer has already answered that it cannot take the message.
     LeavingRefused,
     /// It left with the message, or nothing needs it any more.
     Over,
 }
 
 impl OpenSend {
-    /// What its completion says.
+    /// Returns the completion of the send.
     pub(crate) fn entry(&self) -> Entry {
         let work = self.posted.work();
         sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
@@ -146,22 +148,22 @@ impl OpenSend {
 /// An operation that its link has not taken: the connection is being made, a fence holds it, or there was no room.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// What to do.
+    /// The operation.
     pub(crate) work: Work,
-    /// Who is told.
+    /// Where its end is reported.
     pub(crate) notify: Notify,
 }
 
-/// What can wait for its turn.
+/// An operation that can wait for its turn.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A message.
     Send(Posted<SendWork>),
-    /// A message of a group.
+    /// A message between members of a group.
     Collective(GroupMessage),
     /// An access to the peer's memory.
     Access(Waiting),
-    /// Something with a window of ours.
+    /// Binds or invalidates a local window.
     Window(Box<crate::endpoint::window_work::WindowWork>),
 }
 
@@ -175,18 +177,18 @@ pub(crate) struct GroupMessage {
 }
 
 impl GroupMessage {
-    /// One without elements.
+    /// Returns a message without elements.
     pub(crate) const fn bare(tag: u64, data: u64, context: u64) -> Self {
         Self { segments: Segments::EMPTY, tag, data, context }
     }
 
-    /// What a completion would say.
+    /// Returns what a completion would report.
     #[inline]
     pub(crate) fn entry(&self) -> Entry {
         sent_entry(self.context, send_flags(true), self.segments.len())
     }
 
-    /// The same as any send.
+    /// Returns the message in the form of an ordinary send.
     pub(crate) fn to_send(self) -> SendWork {
         let Self { segments, tag, data, context } = self;
         let (peer, flags) = (PeerAddress::UNSPECIFIED, OpFlags::empty());
@@ -195,7 +197,7 @@ impl GroupMessage {
 }
 
 impl Pending {
-    /// How.
+    /// Returns the flags of the operation.
     pub(crate) fn flags(&self) -> OpFlags {
         match &self.work {
             Work::Send(posted) => posted.work().flags,
@@ -205,7 +207,8 @@ impl Pending {
         }
     }
 
-    /// What a completion would say. `None` once some part of it has left: then it ends as an access that is executed.
+    /// Returns what a completion would report. Returns `None` once some part of the operation has left: then it ends as an access that is
+    /// executed.
     pub(crate) fn entry(&self) -> Option<Entry> {
         Some(match &self.work {
             Work::Send(posted) => {
@@ -219,17 +222,17 @@ impl Pending {
     }
 }
 
-/// Where a receive puts its message. Small, since receives are moved about: the rare several segments lie elsewhere.
+/// Where a receive puts its message. The type is small, since receives are often moved: the rare lists of several segments are kept elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// In one segment.
     One(Segment),
-    /// In the several of this entry of the core's `vectors`, so many bytes in all.
+    /// In the segments of this entry of the core's `vectors`, with the total number of bytes.
     Several(Id<Segments>, usize),
 }
 
 impl Place {
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         match self {
@@ -242,11 +245,11 @@ impl Place {
 /// A posted receive.
 #[derive(Debug)]
 pub(crate) struct Receive {
-    /// Where to.
+    /// Where the message goes.
     pub(crate) place: Place,
-    /// Comes back in the completion.
+    /// The context that the completion returns.
     pub(crate) context: u64,
-    /// Who is told.
+    /// Where its end is reported.
     pub(crate) notify: Notify,
     /// The multi-receive buffer that this is, or that `place` is a part of.
     pub(crate) multi: Option<Id<Multi>>,
@@ -261,20 +264,20 @@ pub(crate) struct Multi {
     pub(crate) used: usize,
     /// Messages that were given a part and are not complete.
     pub(crate) in_flight: usize,
-    /// It takes no more messages; when the last in flight completes, the buffer is released.
+    /// Whether it takes no more messages. Then the buffer is released when the last message in flight completes.
     pub(crate) closed: bool,
-    /// It is a part of a buffer of a shared receive context, for one message.
+    /// The buffer of a shared receive context of which this is a part, for one message.
     pub(crate) pooled: Option<Arc<Many>>,
-    /// Context of all its completions.
+    /// The context of all its completions.
     pub(crate) context: u64,
-    /// Who is told.
+    /// Where its messages and its release are reported.
     pub(crate) notify: Notify,
 }
 
 /// A message for which no receive was posted yet.
 #[derive(Debug)]
 pub(crate) struct Unexpected {
-    /// Who sent it.
+    /// The peer that sent it.
     pub(crate) from: Connection,
     /// Its head.
     pub(crate) head: Head,
@@ -287,7 +290,7 @@ pub(crate) struct Unexpected {
 /// Where the payload of an unexpected message is.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Here, and short: no allocation.
+    /// Here, and short enough to need no allocation.
     Short(Short),
     /// Here.
     Whole(Vec<u8>),
@@ -305,7 +308,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Longer payloads are not short.
+    /// The maximum length of a short payload, in bytes.
     pub(crate) const MAX: usize = 48;
 
     /// Copies a payload of at most [`MAX`](Self::MAX) bytes.
@@ -324,26 +327,26 @@ impl Short {
 /// A payload that is arriving over a byte stream.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// Who sends it.
+    /// The peer that sends it.
     pub(crate) from: Connection,
     /// The message's head.
     pub(crate) head: Head,
     /// The receive that it goes to, once there is one.
     pub(crate) receive: Option<Receive>,
-    /// Where it lands while there is none.
+    /// The buffer in which it lands while there is no receive.
     pub(crate) heap: Option<Buffer>,
-    /// Where the message is held while there is none.
+    /// Where the message is held while there is no receive.
     pub(crate) held: Option<Held>,
-    /// It is a write that goes straight to this region, or nowhere, because it is refused.
+    /// For a write: the region to which it goes directly, or why it is refused, in which case its bytes are dropped.
     pub(crate) region: Option<Result<Arc<Registered>, Refusal>>,
 }
 
 /// A payload that is being fetched.
 #[derive(Debug)]
 pub(crate) enum Pull {
-    /// That of an offered message.
+    /// The payload of an offered message.
     Message {
-        /// Who offered it.
+        /// The peer that offered it.
         from: Connection,
         /// The offer's head.
         head: Head,
@@ -352,19 +355,19 @@ pub(crate) enum Pull {
         /// The receive that it goes to.
         receive: Receive,
     },
-    /// That of a long write to a region of ours.
+    /// The payload of a long write to a local region.
     Store(super::target::Store),
-    /// What this part of ours reads.
+    /// The bytes that this part of a local read fetches.
     Fetch {
-        /// Whose memory it is.
+        /// The peer that owns the memory.
         from: Connection,
-        /// Our part.
+        /// The part of the read.
         part: Id<super::access::Part>,
     },
 }
 
 impl Pull {
-    /// Whose payload it is.
+    /// Returns the peer from which the payload comes.
     pub(crate) const fn from(&self) -> Connection {
         match self {
             Self::Message { from, .. } | Self::Fetch { from, .. } => *from,
@@ -376,26 +379,26 @@ impl Pull {
 /// Bytes of a region that a peer is about to fetch.
 #[derive(Debug)]
 pub(crate) struct Serve {
-    /// Who asked.
+    /// The peer that asked for them.
     pub(crate) to: Connection,
-    /// What it gets.
+    /// The bytes that it gets.
     pub(crate) source: Lease,
-    /// The copy that `source` names, if the region's own memory is not ours to touch.
+    /// The copy that `source` names, if this process must not touch the region's own memory.
     pub(crate) staged: Option<Buffer>,
-    /// It is being fetched.
+    /// Whether the peer is fetching it.
     pub(crate) asked: bool,
-    /// The peer expected it: it counts as an answer until it has left.
+    /// Whether the peer expected it. Then it counts as an answer until it has left.
     pub(crate) expected: bool,
-    /// It is all of a read, which is counted when it is over.
+    /// Whether it is all of a read, which is counted when it is over.
     pub(crate) counted: bool,
 }
 
-/// Something to do on a link, decided while the link was busy handing us frames.
+/// Something to do on a link. It was decided while the link was busy handing over frames.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
-    /// No link's business: groups that can go on do.
+    /// Advance the groups that can go on. This concerns no link.
     Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),
@@ -407,20 +410,20 @@ pub(crate) enum Action {
         id: u32,
         /// What it offers.
         offer: Offer,
-        /// Where to.
+        /// Where the payload goes.
         into: Lease,
-        /// Our pull.
+        /// The number of the local pull.
         token: u32,
     },
-    /// Serve our own offer.
+    /// Serve an offer that this endpoint made.
     Push {
-        /// Our send.
+        /// The number of the local send.
         id: u32,
         /// The receiver's token.
         token: u64,
         /// The receiver's request, copied out of the transport's memory.
         request: Request,
-        /// What it gets.
+        /// The bytes that the receiver gets.
         source: Lease,
     },
 }
@@ -428,14 +431,14 @@ pub(crate) enum Action {
 /// The payload of a pull frame: at most what one line and its continuation hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// The bytes; the first `len` count.
+    /// The bytes, of which the first `len` are valid.
     pub(crate) bytes: [u8; Request::MAX],
-    /// How many.
+    /// The number of valid bytes.
     pub(crate) len: u8,
 }
 
 impl Request {
-    /// Longer pull requests are refused.
+    /// The maximum length of a pull request, in bytes. Longer requests are refused.
     pub(crate) const MAX: usize = 64;
 
     /// Copies a request of at most [`MAX`](Self::MAX) bytes.

@@ -1,7 +1,8 @@
 //! Sends of which some bytes have yet to leave.
 //!
-//! A stream keeps what it collects, and what the kernel has no room for, until the next progress. What is reported as sent arrives
-//! without us: whoever has read that need not make progress again. So such a send is reported when its last byte has left.
+//! A stream keeps the bytes that it collects, and those for which the kernel has no room, until the next progress. A send that was reported
+//! as complete arrives without further progress of this endpoint: a caller that has read the completion need not make progress again. So
+//! such a send is reported when its last byte has left.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,10 +12,10 @@ use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 
-/// A send that a link keeps some bytes of.
+/// A send of which a link still keeps some bytes.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    /// Where its last byte is in the link's stream.
+    /// The position in the link's stream at which the send ends.
     end: u64,
     notify: Notify,
     entry: Entry,
@@ -23,14 +24,14 @@ struct Kept {
 /// Sends whose last bytes have not left yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
-    /// Of all peers.
+    /// The number of these sends, of all peers.
     count: usize,
-    /// By peer, in order.
+    /// The sends by peer, in order.
     kept: HashMap<Connection, VecDeque<Kept>>,
 }
 
 impl Core {
-    /// A link took a whole send.
+    /// Records that a link took a whole send. Reports the send if all of its bytes have left.
     #[inline]
     pub(super) fn sent(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) {
         if self.has_left(to, link, notify, || entry) {
@@ -38,7 +39,8 @@ impl Core {
         }
     }
 
-    /// The same, for whoever sees to the end of a send that has left already: whether it has.
+    /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it is reported when its
+    /// last byte has left.
     #[inline]
     pub(super) fn has_left(
         &mut self,
@@ -47,14 +49,14 @@ impl Core {
         notify: Notify,
         entry: impl FnOnce() -> Entry,
     ) -> bool {
-        self.report_sent(to, link); // Those before, which this one may have taken along.
+        self.report_sent(to, link); // Earlier sends, whose last bytes may have left with this one.
         let Some((_, end)) = link.unsent() else { return true };
         self.unsent.count += 1;
         self.unsent.kept.entry(to).or_default().push_back(Kept { end, notify, entry: entry() });
         false
     }
 
-    /// Reports what has left since. Whether there was any.
+    /// Reports the sends that have left since. Returns whether there were any.
     #[inline]
     pub(super) fn report_sent(&mut self, to: Connection, link: &AnyLink) -> bool {
         self.unsent.count > 0 && self.report_kept(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
@@ -71,7 +73,7 @@ impl Core {
         any
     }
 
-    /// The connection is gone: what has not left will not arrive.
+    /// Fails the sends that have not left, because the connection is gone and they will not arrive.
     #[cold]
     pub(super) fn fail_unsent(&mut self, to: Connection, error: ErrorCode, why: &str) {
         let lost = self.unsent.kept.remove(&to).unwrap_or_default();

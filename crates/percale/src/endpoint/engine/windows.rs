@@ -1,7 +1,7 @@
-//! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate.
+//! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate keys.
 //!
-//! Nothing waits here: a key that a peer is still using is dead at once, and what is to be told of it (the operation's end, the
-//! message) is kept with what broken connections left, which progress looks at.
+//! Nothing blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of the operation, or
+//! the message) is kept in [`Core::left`], which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -21,7 +21,7 @@ use crate::memory::region::{Refusal, Registered, Via};
 use crate::memory::window::{By, Cell, WindowError};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// A key is dead, and whoever used it has yet to retire.
+/// A dead key whose users have yet to finish.
 #[derive(Debug)]
 pub(crate) struct Dying {
     cell: Arc<Cell>,
@@ -29,18 +29,18 @@ pub(crate) struct Dying {
     news: News,
 }
 
-/// What is told then.
+/// What is reported when the users of a dead key have finished.
 #[derive(Debug)]
 enum News {
-    /// An operation of ours has ended, or has failed if it is not so in time.
+    /// The end of a local operation, or its failure if the users do not finish in time.
     Operation { to: Connection, notify: Notify, entry: Entry, until: Option<Instant> },
-    /// Nothing: the message that invalidated has no receive yet.
+    /// Nothing, because the message that invalidated the key has no receive yet.
     Nothing { from: Connection },
-    /// That message.
+    /// The message that invalidated the key.
     Message { from: Connection, head: Head, len: u64, receive: Receive },
 }
 
-/// What was waiting for a dead key when its endpoint closed.
+/// The report that was waiting for a dead key when the endpoint closed.
 #[derive(Debug)]
 pub(super) enum Abandoned {
     Operation(Notify, Entry),
@@ -49,13 +49,14 @@ pub(super) enum Abandoned {
 }
 
 impl Dying {
-    /// Whether it can be told.
+    /// Returns whether it can be reported.
     pub(super) fn is_over(&self) -> bool {
         let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
         late || self.cell.is_settled()
     }
 
-    /// The endpoint is closed before it is over: the operation of ours that is to end, or the receive of the message that invalidated.
+    /// Ends the wait because the endpoint closes. Returns the local operation that is to end, or the receive of the message that
+    /// invalidated the key.
     pub(super) fn abandon(self) -> Abandoned {
         match self.news {
             News::Operation { notify, entry, .. } => Abandoned::Operation(notify, entry),
@@ -64,7 +65,7 @@ impl Dying {
         }
     }
 
-    /// The peer that sent the message is gone: it is not answered.
+    /// Clears the answer to the message if this peer, which is gone, sent it.
     fn peer_gone(&mut self, peer: Connection) {
         if let News::Message { from, head, .. } = &mut self.news
             && *from == peer
@@ -75,25 +76,25 @@ impl Dying {
 }
 
 impl Core {
-    /// The region with this key, if the peer may come to it.
+    /// Returns the region with this key, if the peer may access it.
     #[inline]
     pub(super) fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
         self.keys.find(key, self.via(from))
     }
 
-    /// Through whom a peer's accesses come.
+    /// Returns the identity under which a peer's accesses are made.
     #[inline]
     pub(crate) fn via(&self, from: Connection) -> Via {
         Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
     }
 
-    /// Binds, or begins to invalidate; `None` if the window is still being taken back.
+    /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use, or is being invalidated.
     fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
         let entry = post.entry();
         let result = match post.what {
             What::Bind { window: Place { keys, cell }, region, binding, key } => {
                 if self.left.iter().any(|left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, cell))) {
-                    return None; // The old key is reported dead before the new one is.
+                    return None; // The old key is reported as invalidated before the new one is bound.
                 }
                 if Arc::ptr_eq(keys, &self.keys) {
                     let result = cell.bind(&self.keys, (region, &binding), key as u8, (self.via(slot), post.peer.0));
@@ -125,7 +126,7 @@ impl Core {
         Some(())
     }
 
-    /// Kills a key. The window, if that is not over.
+    /// Makes a key dead. Returns the window if some peer is still using the key.
     fn begin_to_invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
         let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
         let begin = |cell: &Arc<Cell>| {
@@ -133,7 +134,7 @@ impl Core {
             Ok((!over).then(|| Arc::clone(cell)))
         };
         match self.windows.find(key).map(begin) {
-            // The index may be another window's by now.
+            // The index may belong to another window by now.
             None | Some(Err(WindowError::NotBound)) => {
                 self.keys.with_window(key, begin).unwrap_or(Err(WindowError::NotBound))
             }
@@ -141,8 +142,8 @@ impl Core {
         }
     }
 
-    /// A message that invalidates a key has come (MW-045 to MW-047). False if it must not: then it is not delivered, and its sender
-    /// is told.
+    /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate it: then the message is
+    /// not delivered, and its sender gets an error.
     #[cold]
     pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
         use Kind::{Message, MessageOffer, Tagged, TaggedOffer};
@@ -158,7 +159,7 @@ impl Core {
                 true
             }
             Err(error) => {
-                // Whatever is wrong with it: who guesses keys learns nothing.
+                // The answer is the same for every error, so a peer that guesses keys learns nothing.
                 crate::later::later!(debug: %error, "a peer's message invalidates what it must not");
                 self.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
@@ -166,7 +167,7 @@ impl Core {
         }
     }
 
-    /// A message is in its buffer that invalidated a key. True if it is to be reported now.
+    /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now.
     #[cold]
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         let waits = |left: &Left| {
@@ -185,7 +186,7 @@ impl Core {
         false
     }
 
-    /// Nobody uses a dead key any more, or it took too long.
+    /// Reports what waited for a dead key: its users have finished, or the wait took too long.
     pub(super) fn died(&mut self, dying: Dying) {
         match dying.news {
             News::Operation { to, notify, entry, .. } => {
@@ -197,16 +198,16 @@ impl Core {
                 }
             }
             News::Nothing { .. } => {}
-            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // None waits for this key.
+            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits for this key.
         }
     }
 
-    /// Whether windows are bound through the endpoint.
+    /// Returns whether windows are bound through the endpoint.
     pub(crate) fn has_windows(&self) -> bool {
         self.windows.any() && self.keys.any_bound_through(self.endpoint)
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection: messages of its peer that wait for dead keys are not answered.
     pub(super) fn windows_down(&mut self, from: Connection) {
         for left in &mut self.left {
             if let Left::Window(dying) = left {
@@ -215,7 +216,7 @@ impl Core {
         }
     }
 
-    /// What counts for a connection begins anew; invalidations that are not over still count: fences wait for them.
+    /// Counts the invalidations that are not over again, after the counters of a connection were reset: fences wait for them.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
         for left in &self.left {
             if matches!(left, Left::Window(Dying { news: News::Operation { to, .. }, .. }) if *to == from) {
@@ -225,7 +226,7 @@ impl Core {
     }
 }
 
-/// How a posted operation reports what is wrong with it.
+/// Returns the error with which a posted operation fails.
 fn failure(entry: Entry, error: WindowError) -> ErrorEntry {
     use WindowError as E;
     let code = match error {
@@ -252,7 +253,7 @@ impl Engine {
         if notify != Notify::Operation && peer.pending.len() >= super::send::PENDING_LIMIT {
             return Err(PostError::Again);
         }
-        // A key can be invalidated, though its peer is not there.
+        // A key can be invalidated although its peer is not connected.
         let idle = peer.state == State::Idle;
         let first = peer.pending.is_empty();
         let (binds, fenced) = (matches!(work.what, What::Bind { .. }), work.flags.contains(OpFlags::FENCE));
@@ -269,7 +270,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what waits first, if it is about a window and its turn has come. False if it has not.
+    /// Starts the first waiting operation, if it is one on a window and its turn has come. Returns false otherwise.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
         let front = self.core.peers.get_mut(slot).pending.pop_front();
         let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };
@@ -285,7 +286,7 @@ impl Engine {
         false
     }
 
-    /// The endpoint is closed: windows that are bound through it are unbound.
+    /// Unbinds the windows that are bound through the endpoint, because it is closed.
     pub(super) fn leave_windows(&self) {
         if self.core.windows.any() {
             self.core.keys.endpoint_gone(self.core.endpoint);
@@ -293,7 +294,7 @@ impl Engine {
     }
 }
 
-/// What the data of a message is: the sender's, or a key that the message invalidated.
+/// Returns the completion flag for the data of a message: data of the sender, or a key that the message invalidated.
 pub(super) fn told(head: &Head) -> CompletionFlags {
     if head.flags.contains(Flags::INVALIDATE) { CompletionFlags::INVALIDATED } else { CompletionFlags::REMOTE_DATA }
 }

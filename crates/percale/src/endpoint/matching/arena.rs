@@ -1,16 +1,16 @@
 //! The slab that entries live in, and the doubly linked lists that run through it.
 //!
-//! An entry has a place (its index, reused last in first out, so that it is warm) and a sequence number (never
-//! reused). Both make its handle, so an old handle never reaches a newer entry. Sequence numbers rise in the order of
-//! insertion, hence also decide who was first when lists are compared.
+//! An entry has a place (its index, reused last in first out, so that it is warm) and a sequence number (never reused). Both make
+//! its handle, so an old handle never reaches a newer entry. Sequence numbers rise in the order of insertion, so they also decide
+//! which entry is older when lists are compared.
 //!
-//! An entry can be in `L` lists at once, one for each link slot. A list is not owned by the arena: whoever holds it
-//! passes it in, always with the same slot. Lists that entries of an arena are in must not outlive those entries.
+//! An entry can be in `L` lists at once, one for each link slot. A list is not owned by the arena: its owner passes it in, always
+//! with the same slot. Lists that entries of an arena are in must not outlive those entries.
 
 /// No entry.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Names a posted receive, until it is matched or cancelled and never again.
+/// Names a posted receive, until it is matched or canceled and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Posted(pub(super) Handle);
 
@@ -18,7 +18,7 @@ pub(crate) struct Posted(pub(super) Handle);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Held(pub(super) Handle);
 
-/// A place and the sequence number of who is there.
+/// A place and the sequence number of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Handle {
     pub(super) index: u32,
@@ -58,7 +58,7 @@ struct Node<K, T, const L: usize> {
     /// 0 where the place is free; then `links[0].next` is the next free place.
     sequence: u64,
     links: [Links; L],
-    /// What searches look at; stays behind, meaningless, in a free place.
+    /// The part that searches look at; it stays in a free place, without a meaning.
     key: K,
     value: Option<T>,
 }
@@ -76,7 +76,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         Self { nodes: Vec::new(), free: NIL, last: 0 }
     }
 
-    /// Stores an entry, and puts it at the end of a list of slot 0. What its links of other slots say means nothing.
+    /// Stores an entry, and puts it at the end of a list of slot 0. Its links of other slots have no meaning yet.
     #[inline(always)]
     pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> Handle {
         self.last += 1;
@@ -84,7 +84,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         let index = self.free;
         if let Some(node) = self.nodes.get_mut(index as usize) {
             self.free = node.links[0].next;
-            // Part by part: as a whole it would be put together elsewhere first.
+            // Field by field: a whole node would be built elsewhere first and then copied.
             node.sequence = self.last;
             node.links[0] = first;
             node.key = key;
@@ -95,7 +95,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         }
     }
 
-    /// Lets the list know of the entry that was just stored.
+    /// Adds the entry that was just stored to the list's ends.
     #[inline(always)]
     fn join(&mut self, list: &mut List, index: u32) -> Handle {
         match list.tail {
@@ -160,7 +160,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         &self.node(index).key
     }
 
-    /// The key of an entry, if the index is one's.
+    /// The key of an entry, if the index is that of an entry.
     #[inline]
     pub(super) fn get_key(&self, index: u32) -> Option<&K> {
         self.nodes.get(index as usize).map(|node| &node.key)
@@ -181,7 +181,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         self.node_mut(index).value.as_mut().expect("an index found in a list is occupied")
     }
 
-    /// The entry behind this one in the list of that slot, or [`NIL`].
+    /// The entry after this one in the list of that slot, or [`NIL`].
     #[inline]
     pub(super) fn next(&self, slot: usize, index: u32) -> u32 {
         self.node(index).links[slot].next
@@ -222,7 +222,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         }
     }
 
-    /// How many places were ever made: what tests of reuse look at.
+    /// How many places were ever made, for tests of reuse.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.nodes.len()

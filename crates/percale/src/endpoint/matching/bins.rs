@@ -1,4 +1,4 @@
-//! A hash table from keys to lists: the entries of one class of patterns, filed under what they have in common.
+//! A hash table from keys to lists: the entries of one class of patterns, filed under the words that they have in common.
 //!
 //! A bin exists while its list has entries. Bins are chained from buckets, of which there are never fewer than bins;
 //! buckets and bins are reused, and grow only when more keys are live at once than ever before.
@@ -45,7 +45,7 @@ impl Bins {
         self.live == 0
     }
 
-    /// The bin of this key, if anything is filed under it.
+    /// The bin of this key, if an entry is filed under it.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<u32> {
         if self.live == 0 {
@@ -69,7 +69,7 @@ impl Bins {
         None
     }
 
-    /// The bin of this key, made if there is none. The caller puts something into it.
+    /// The bin of this key, created if there is none. The caller puts an entry into it.
     #[inline]
     pub(super) fn find_or_make(&mut self, key: Key) -> u32 {
         let hash = self.hash(key);
@@ -99,7 +99,7 @@ impl Bins {
         bin
     }
 
-    /// Doubles the buckets. Called when every bin is live, for then there are as many as buckets.
+    /// Doubles the buckets. Called when every bin is live, because there are then as many bins as buckets.
     #[cold]
     fn grow(&mut self) {
         let wanted = (self.buckets.len() * 2).max(Self::FIRST_BUCKETS);
@@ -121,7 +121,7 @@ impl Bins {
         &mut self.bins[bin as usize].list
     }
 
-    /// Gives the bin back if nothing is in it any more.
+    /// Frees the bin if it is empty.
     #[inline]
     pub(super) fn release_if_empty(&mut self, bin: u32) {
         if self.bins[bin as usize].list.is_empty() {
@@ -152,8 +152,8 @@ impl Bins {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// Two folded products. One is not enough: where one word of the keys is constant (tags from anybody) it is a
-    /// product by one fixed number, and for some seeds such as leave their low bits alike by the hundred.
+    /// Two folded products. One is not enough: where one word of the keys is constant (tags from any sender) it is a product by one
+    /// fixed number, and for some seeds such products leave the low bits of hundreds of keys alike.
     #[inline]
     fn hash(&self, key: Key) -> u32 {
         /// 2^64 divided by the golden ratio: no run of its multiples keeps close.

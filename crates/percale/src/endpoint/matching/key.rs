@@ -1,10 +1,10 @@
-//! What is compared: envelopes, patterns, and the masks that make classes of patterns.
+//! The compared data: envelopes, patterns, and the masks that make classes of patterns.
 //!
 //! A pattern is two words (tag, source) and for each a mask of the bits that it looks at: `!ignore` for the tag, and
 //! all or nothing for the source. A message fits when its words agree with the pattern's under the masks. So patterns
 //! with equal masks, which are a *class*, can be found in one hash table, under their words with the mask applied.
 
-/// What a message says about itself when it arrives.
+/// The matching data of a message when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     /// The sender's tag; 0 for untagged messages.
@@ -13,16 +13,16 @@ pub(crate) struct Envelope {
     pub(crate) source: u64,
 }
 
-/// From whom a receive takes messages.
+/// The senders from which a receive takes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// From everybody.
+    /// Any sender.
     Any,
-    /// From this address alone (a directed receive).
+    /// Only this address (a directed receive).
     From(u64),
 }
 
-/// What a receive asks of a message.
+/// The condition that a message must meet for a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     /// The wanted tag; 0 for untagged messages.
@@ -89,7 +89,7 @@ impl Masks {
         Pattern { tag: key.tag, ignore: !self.tag, source }
     }
 
-    /// The key with only the bits that count: what the class's hash table is keyed by.
+    /// The key with only the bits that count: the key of the class's hash table.
     #[inline]
     pub(super) fn apply(self, key: Key) -> Key {
         Key { tag: key.tag & self.tag, source: key.source & self.source }

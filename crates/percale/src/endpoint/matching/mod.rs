@@ -1,13 +1,13 @@
 //! Matching: which posted receive takes which message.
 //!
-//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait
-//! for a message ([`posted`]) and the messages that wait for a receive ([`unexpected`]). What is stored with each is
-//! the engine's: `R` for a receive, `U` for a message.
+//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait for a message
+//! ([`posted`]) and the messages that wait for a receive ([`unexpected`]). The engine chooses what is stored with each: `R` for a
+//! receive, `U` for a message.
 //!
 //! The rules are those of `fi_trecv` and of MPI:
-//! * a message takes the first receive, in posting order, whose pattern it fits;
+//! * a message takes the first receive, in posting order, with a pattern that it fits;
 //! * a receive takes the first unexpected message, in arrival order, that fits its pattern;
-//! * a pattern fits when the tags agree in every bit that is not ignored, and the source is the one asked for, if any.
+//! * a message fits a pattern when the tags agree in every bit that is not ignored, and the source is the requested one, if any.
 //!
 //! The engine therefore asks [`Matching::find`] before it calls [`Matching::post`], and [`Matching::arrive`] before
 //! it calls [`Matching::hold`]: a receive and a message that fit each other never wait side by side.
@@ -42,7 +42,7 @@ pub(crate) struct Matching<R, U> {
 }
 
 impl<R, U> Matching<R, U> {
-    /// With nothing posted and nothing held. Allocates nothing yet.
+    /// Creates it empty, without an allocation.
     pub(crate) fn new() -> Self {
         Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new() }
     }
@@ -59,8 +59,8 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive(envelope)
     }
 
-    /// Shows `decide` the receive that a message with this envelope takes, and removes it unless it is to stay at its
-    /// place (a multi-receive buffer with room left). Returns what `decide` found, and the receive if it was removed.
+    /// Passes `decide` the receive that a message with this envelope takes, and removes it unless it is to stay at its place (a
+    /// multi-receive buffer with room left). Returns the result of `decide`, and the receive if it was removed.
     #[inline]
     pub(crate) fn arrive_with<X>(
         &mut self,
@@ -70,8 +70,8 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
-    /// The receive that a message with this envelope takes; for those that are dealt with where they are it is shorter than
-    /// [`arrive_with`](Self::arrive_with). It stays posted until it is [used up](Self::use_up).
+    /// The receive that a message with this envelope takes. Shorter than [`arrive_with`](Self::arrive_with) for a receive that is
+    /// processed where it is. It stays posted until it is [used up](Self::use_up).
     #[inline(always)]
     pub(crate) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
         self.posted.meet(envelope)
@@ -89,8 +89,8 @@ impl<R, U> Matching<R, U> {
         self.posted.use_up(met);
     }
 
-    /// Receives from one source are receives from another from now on, at their places. Their patterns, in posting order: whoever asks
-    /// gives them what is held and fits.
+    /// Redirects the receives from one source to another, at their places. Returns their patterns, in posting order: the caller
+    /// then matches them with the held messages that fit.
     pub(crate) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
         self.posted.redirect(from, to)
     }
@@ -100,13 +100,13 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(move |_, receive| pick(receive)).next()
     }
 
-    /// Removes, in posting order, the receives directed at one source (that died), or with [`Source::Any`] every
-    /// receive of either kind. Those that the iterator was not asked for stay posted.
+    /// Removes, in posting order, the receives directed at one source (that died), or with [`Source::Any`] every receive of either
+    /// kind. Receives that the iterator has not reached stay posted.
     pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
     }
 
-    /// Removes, in posting order, the receives that `pick` accepts. Those that the iterator was not asked for stay posted.
+    /// Removes, in posting order, the receives that `pick` accepts. Receives that the iterator has not reached stay posted.
     pub(crate) fn extract_posted(&mut self, pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
         self.posted.extract(pick)
     }
@@ -157,14 +157,14 @@ impl<R, U> Matching<R, U> {
         self.unexpected.get(handle)
     }
 
-    /// As [`held`](Self::held), to change it (more of its payload arrived).
+    /// Like [`held`](Self::held), but mutable (when more of its payload arrived).
     #[inline]
     pub(crate) fn held_mut(&mut self, handle: Held) -> Option<&mut U> {
         self.unexpected.get_mut(handle)
     }
 
-    /// Sets a held message aside (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) passes over it, only its handle takes
-    /// it. False if it was taken or claimed before.
+    /// Sets a held message aside (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) skips it, and only its handle takes it. Returns false
+    /// if it was taken or claimed before.
     pub(crate) fn claim(&mut self, handle: Held) -> bool {
         self.unexpected.claim(handle)
     }
@@ -175,9 +175,8 @@ impl<R, U> Matching<R, U> {
         self.unexpected.take(handle)
     }
 
-    /// Removes the held messages that `pick` accepts: first those not claimed, in arrival order, then the claimed
-    /// ones (for which `pick`'s second argument is true), in the order of claiming. Those that the iterator was not
-    /// asked for stay held.
+    /// Removes the held messages that `pick` accepts: first those not claimed, in arrival order, then the claimed ones (for which
+    /// `pick`'s second argument is true), in the order of claiming. Messages that the iterator has not reached stay held.
     pub(crate) fn extract_held(
         &mut self,
         pick: impl FnMut(Envelope, bool, &U) -> bool,

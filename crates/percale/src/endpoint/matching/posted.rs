@@ -1,9 +1,9 @@
 //! The receives that wait for a message.
 //!
-//! All are in one list in posting order. While messages find their receives among the first [`LINEAR`], however many wait
-//! behind those, that is all. An arrival that would have to look further has them filed by class as well; once no more than
-//! [`FEW`] wait, that is undone (the gap keeps a queue that hovers at one length from doing so again and again). Then an
-//! arrival asks every class for its first, and the lowest sequence number wins.
+//! All are in one list in posting order. While messages find their receives among the first [`LINEAR`], however many wait behind
+//! those, only that list is used. An arrival that would have to look further has them filed by class as well; once no more than
+//! [`FEW`] wait, that is undone (the gap keeps a queue that hovers at one length from doing so again and again). While they are
+//! filed, an arrival looks up the first of every class, and the lowest sequence number wins.
 //!
 //! Invariants: an entry is in `order`, and while `filed` in exactly one of its class's bins or `rest`. A class
 //! changes its masks only while it is empty.
@@ -15,7 +15,7 @@ use super::steps::step;
 
 /// How many receives an arrival looks at without hash tables.
 pub(super) const LINEAR: usize = 8;
-/// At this length hash tables are given up again.
+/// At this length the hash tables are dropped.
 const FEW: usize = 2;
 /// How many classes have a hash table; receives of further classes are in a list that every arrival walks.
 const CLASSES: usize = 8;
@@ -27,12 +27,12 @@ const FILE: usize = 1;
 /// Class of the receives in `rest`.
 const REST: u32 = u32::MAX;
 
-/// Whether a receive that matched goes or stays.
+/// Whether a receive that matched is removed or stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// It is used up.
+    /// The receive is used up.
     Remove,
-    /// It takes more messages, at its place in the order.
+    /// The receive takes more messages, at its place in the order.
     Stay,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Met(u32);
 struct Entry {
     key: Key,
     masks: Masks,
-    /// Where it is filed, while the queue is.
+    /// The class in which it is filed, while the queue is filed.
     class: u32,
     bin: u32,
 }
@@ -111,7 +111,7 @@ impl<R> Queue<R> {
         Some((found, removed))
     }
 
-    /// Removes those that `pick` accepts, in posting order, as the iterator is asked for them.
+    /// Removes the receives that `pick` accepts, in posting order, as the iterator advances.
     pub(super) fn extract(&mut self, mut pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
         let mut next = self.order.head();
         std::iter::from_fn(move || {
@@ -127,10 +127,10 @@ impl<R> Queue<R> {
         })
     }
 
-    /// Receives from one source are receives from another from now on, at their places. Their patterns, in posting order.
+    /// Redirects the receives from one source to another, at their places. Returns their patterns, in posting order.
     pub(super) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
         if self.filed {
-            self.unfile_all(); // Under words that change.
+            self.unfile_all(); // They are filed under words that change.
         }
         let mut patterns = Vec::new();
         let mut index = self.order.head();
@@ -147,7 +147,7 @@ impl<R> Queue<R> {
         patterns
     }
 
-    /// From whom each receive takes messages, in posting order.
+    /// The source of each receive, in posting order.
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
         self.arena.walk(ORDER, self.order).map(|index| {
             let entry = self.arena.key(index);
@@ -172,7 +172,7 @@ impl<R> Queue<R> {
         if entry.masks.agree(entry.key, key) { Some(oldest) } else { self.first_of_others(key) }
     }
 
-    // Out of line, so that what it needs of registers is not saved and restored where the oldest fits.
+    // Out of line, so that the registers that it needs are not saved and restored where the oldest receive fits.
     #[inline(never)]
     fn first_of_others(&mut self, key: Key) -> Option<u32> {
         if self.filed {
@@ -269,7 +269,7 @@ impl<R> Queue<R> {
         }
     }
 
-    // Out of line, as `first_of_others`.
+    // Out of line, like `first_of_others`.
     #[inline(never)]
     fn file(&mut self, index: u32) {
         let Entry { key, masks, .. } = *self.arena.key(index);
@@ -285,7 +285,7 @@ impl<R> Queue<R> {
         (entry.class, entry.bin) = (class as u32, bin);
     }
 
-    /// The class with these masks: one that is, else one that is out of use, else a new one, as long as they last.
+    /// The class with these masks: an existing one, else one that is out of use, else a new one, as long as there are any.
     fn class(&mut self, masks: Masks) -> Option<usize> {
         if let Some(same) = self.classes.iter().position(|class| class.masks == masks) {
             return Some(same);
@@ -331,7 +331,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// How many entries the memory of this queue is for, which must not grow while no more of them wait.
+    /// The number of entries for which this queue has memory, which must not grow while no more of them wait.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.arena.places()

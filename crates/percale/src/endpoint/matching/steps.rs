@@ -1,11 +1,11 @@
-//! Counts, in tests only, the entries that searches look at: proof that a search does not walk what it need not.
+//! Counts, in tests only, the entries that searches look at: proof that a search does not walk entries without need.
 
 #[cfg(test)]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// One entry, or one bin of a hash chain, was looked at.
+/// Counts one entry, or one bin of a hash chain, that was looked at.
 #[inline]
 pub(super) fn step() {
     #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The messages that wait for a receive.
 //!
-//! All that are not claimed are in one list in arrival order. A message has no masks: which bits matter is known only
-//! when a receive asks. So classes are learnt: a search that had to walk more than [`LINEAR`] messages files them all
-//! under its own masks, which costs a small multiple of the walk, and later searches of that class are one look-up.
-//! While a class is in use, every message that is held is filed in it. Classes are dropped when [`FEW`] messages are
-//! left, and one that was not asked for lately makes room for another.
+//! All that are not claimed are in one list in arrival order. A message has no masks: which bits matter is known only when a
+//! receive searches. So classes are learned: a search that had to walk more than [`LINEAR`] messages files them all under its own
+//! masks, which costs a small multiple of the walk, and later searches of that class are one look-up. While a class is in use,
+//! every message that is held is filed in it. Classes are dropped when [`FEW`] messages are left, and one that was not used lately
+//! makes room for another.
 //!
 //! Invariants: an entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin. A
 //! class that is not in use has no bins.
@@ -14,13 +14,13 @@ use super::bins::Bins;
 use super::key::{Envelope, Key, Masks, Pattern};
 use super::steps::step;
 
-/// The longest walk after which no class is learnt.
+/// The longest walk after which no class is learned.
 pub(super) const LINEAR: u64 = 16;
 /// At this length all classes are dropped.
 const FEW: usize = 2;
 /// How many classes can be in use; searches of further ones walk.
 const CLASSES: usize = 4;
-/// So many searches long a class that was asked for is not dropped for another.
+/// For this many searches a class that was used is not dropped for another.
 const LATELY: u64 = 64;
 
 /// Link slot of the list of all, and of the list of the claimed.
@@ -32,7 +32,7 @@ const FILE: usize = 1;
 struct Entry {
     key: Key,
     claimed: bool,
-    /// Where it is filed in each class in use.
+    /// The bin in which it is filed, for each class in use.
     bins: [u32; CLASSES],
 }
 
@@ -40,7 +40,7 @@ struct Entry {
 struct Class {
     masks: Masks,
     in_use: bool,
-    /// The number of the last search that asked for it.
+    /// The number of the last search that used it.
     asked: u64,
     bins: Bins,
 }
@@ -152,7 +152,7 @@ impl<U> Queue<U> {
         Some(self.remove(index))
     }
 
-    /// Removes those that `pick` accepts, the claimed ones last, as the iterator is asked for them.
+    /// Removes the messages that `pick` accepts, the claimed ones last, as the iterator advances.
     pub(super) fn extract(
         &mut self,
         mut pick: impl FnMut(Envelope, bool, &U) -> bool,
@@ -178,7 +178,7 @@ impl<U> Queue<U> {
         })
     }
 
-    /// From whom each message is, the claimed ones last.
+    /// The source of each message, the claimed ones last.
     pub(super) fn sources(&self) -> impl Iterator<Item = u64> {
         let all = self.arena.walk(ORDER, self.order).chain(self.arena.walk(ORDER, self.claimed));
         all.map(|index| self.arena.key(index).key.source)
@@ -232,7 +232,7 @@ impl<U> Queue<U> {
         bins.release_if_empty(bin);
     }
 
-    /// Files all messages under these masks, if a class is to be had.
+    /// Files all messages under these masks, if a class is available.
     #[cold]
     fn learn(&mut self, masks: Masks) {
         let Some(class) = self.vacant_class() else { return };
@@ -246,7 +246,7 @@ impl<U> Queue<U> {
         }
     }
 
-    /// A class that is not in use: one that is not, else a new one, else the one not asked for the longest.
+    /// A class for new masks: one that is out of use, else a new one, else the one that was not used for the longest time.
     fn vacant_class(&mut self) -> Option<usize> {
         if let Some(unused) = self.classes.iter().position(|class| !class.in_use) {
             return Some(unused);
@@ -277,7 +277,7 @@ impl<U> Queue<U> {
         }
     }
 
-    /// How many entries the memory of this queue is for, which must not grow while no more of them wait.
+    /// The number of entries for which this queue has memory, which must not grow while no more of them wait.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.arena.places()

@@ -1,4 +1,4 @@
-//! What the endpoints of a shared receive context are told: notes, which each reads at its progress.
+//! Notes for the endpoints of a shared receive context, which each reads at its progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::matching::{Held, Pattern};
 
-/// What members are told.
+/// A note for a member.
 #[derive(Debug)]
 pub(crate) enum Note {
-    /// A message of yours has a receive.
+    /// A message of the member has a receive.
     Fill(Promise),
     /// A receive waits for this peer.
     LookFor(PeerAddress),
     /// A receive waits for the peer at this address, whose connection to another member ended.
     LookAt(At),
-    /// This receive was cancelled.
+    /// This receive was canceled.
     Canceled { tagged: bool, receive: Waiting },
-    /// A receive has ended that another member had taken, whose own queue is gone.
+    /// A receive has ended that another member had taken, whose own queue no longer exists.
     Over(Box<Over>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Promise {
     pub(crate) tagged: bool,
     pub(crate) held: Held,
     pub(crate) receive: Waiting,
-    /// What it was posted with.
+    /// The pattern that it was posted with.
     pub(crate) pattern: Pattern,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Promise {
 #[derive(Debug)]
 pub(crate) struct Over {
     pub(crate) notify: Notify,
-    /// It is a part of this buffer, and ends when it is reported.
+    /// The buffer of which it is a part; the part ends when it is reported.
     pub(crate) part: Option<Arc<Many>>,
     pub(crate) result: Result<Entry, ErrorEntry>,
 }

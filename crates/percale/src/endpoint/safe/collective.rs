@@ -35,10 +35,10 @@ use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::buffer::Buffer;
 use crate::trigger::Operation;
 
-/// What is not combined.
+/// The operation and type of collectives that combine nothing.
 const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
-/// Several endpoints that do something together. Dropping it leaves the group, once what was posted has ended.
+/// A group of endpoints that perform collective operations. Dropping it leaves the group, once the posted operations have ended.
 pub struct Group<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     id: GroupId,
@@ -48,7 +48,7 @@ pub struct Group<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] Group<'_, A>, "Group", rank: |this| this.rank, size: |this| this.size);
 
-/// A group that is being joined: wait for it or await it. Dropping it before it is there ends the join, for all.
+/// A group that is being joined: wait for it or await it. Dropping it before the group is formed ends the join, for all members.
 #[must_use = "dropping it leaves the group"]
 pub struct Joining<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -62,7 +62,7 @@ crate::short_debug!(for [A: Ownership] Joining<'_, A>, "Joining");
 pub struct CollectiveRequest<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     group: GroupId,
-    /// This member's rank, and how many there are.
+    /// This member's rank, and the number of members.
     place: (usize, usize),
     what: Collective,
     elements: (AtomicOp, Datatype),
@@ -72,7 +72,7 @@ pub struct CollectiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
 
-/// A collective under way: wait for it or await it. Dropping it leaves it to itself: the other members count on it.
+/// A collective under way: wait for it or await it. Dropping it does not cancel it: the other members depend on it.
 #[must_use = "a collective's result comes by waiting for it"]
 pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -81,9 +81,10 @@ pub struct CollectiveOperation<'e, A: Ownership> {
 crate::short_debug!(for [A: Ownership] CollectiveOperation<'_, A>, "CollectiveOperation");
 
 impl<A: Ownership> Endpoint<A> {
-    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses, those that the
-    /// members advertise, in the same order; who joins the same list several times is in as many groups, the first with the others' first, and so on. Where a join fails it fails
-    /// for all that have joined; whoever tries again finds the others that do, also if a member is another process by then.
+    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses, those that
+    /// the members advertise, in the same order. An endpoint that joins the same list several times is in as many groups: its first
+    /// join belongs to the first joins of the others, and so on. If a join fails, it fails for all that have joined; a member that
+    /// tries again finds the others that do, also if a member is another process by then.
     ///
     /// # Errors
     /// If there can be no such group.
@@ -103,19 +104,19 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl<'e, A: Ownership> Group<'e, A> {
-    /// How the raw face names it.
+    /// The name of the group in the raw API.
     #[must_use]
     pub const fn id(&self) -> GroupId {
         self.id
     }
 
-    /// This member's place in the group's set.
+    /// This member's rank: its place in the group's set.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many members there are.
+    /// The number of members.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
@@ -126,17 +127,18 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.request(Collective::Barrier, BYTES, Buffer::from(Vec::new()))
     }
 
-    /// Gives everybody the bytes of the member with the rank `root`. All members' buffers are equally long.
+    /// Copies the bytes of the member with the rank `root` to all members. All members' buffers are equally long.
     pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Broadcast { root }, BYTES, buffer.into())
     }
 
-    /// Combines all members' elements, for everybody. They are in the buffer, and then the result is.
+    /// Combines all members' elements; every member gets the result. The buffer holds the elements, and afterwards the result.
     pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allreduce, (op, datatype), buffer.into())
     }
 
-    /// The same for the member with the rank `root` alone. What the others' buffers hold then is of no use.
+    /// Like [`allreduce`](Self::allreduce), but only the member with the rank `root` gets the result. The contents of the other
+    /// members' buffers are then unspecified.
     pub fn reduce(
         &self,
         root: usize,
@@ -147,8 +149,8 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.request(Collective::Reduce { root }, (op, datatype), buffer.into())
     }
 
-    /// Combines all members' elements; of the result each member gets one block. The buffer holds as many equal blocks as there are members;
-    /// afterwards block number [`rank`](Self::rank) is the result's, and what the others hold is of no use.
+    /// Combines all members' elements; each member gets one block of the result. The buffer holds as many equal blocks as there are
+    /// members; afterwards block number [`rank`](Self::rank) is the result's, and the contents of the other blocks are unspecified.
     pub fn reduce_scatter(
         &self,
         op: AtomicOp,
@@ -158,20 +160,20 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.request(Collective::ReduceScatter, (op, datatype), buffer.into())
     }
 
-    /// Gives everybody the blocks of all members. The buffer holds as many equal blocks as there are members, and this member's is block
-    /// number [`rank`](Self::rank); the others are filled.
+    /// Gathers the blocks of all members at every member. The buffer holds as many equal blocks as there are members, and this
+    /// member's is block number [`rank`](Self::rank); the others are filled.
     pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allgather, BYTES, buffer.into())
     }
 
-    /// Each member gives each a block. The buffer holds as many equal blocks as there are members: block `n` goes to the member with the
-    /// rank `n`, and what comes from there takes its place.
+    /// Sends a block from each member to each member. The buffer holds as many equal blocks as there are members: block `n` goes to
+    /// the member with the rank `n`, and the block from that member takes its place.
     pub fn alltoall(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Alltoall, BYTES, buffer.into())
     }
 
-    /// Gives each member a block of the buffer of the member with the rank `root`, which holds as many equal blocks as there are members: block
-    /// `n` goes to the member with the rank `n`. The others' buffers hold one block.
+    /// Sends each member a block of the buffer of the member with the rank `root`, which holds as many equal blocks as there are
+    /// members: block `n` goes to the member with the rank `n`. The others' buffers hold one block.
     pub fn scatter(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Scatter { root }, BYTES, buffer.into())
     }
@@ -199,16 +201,16 @@ impl<'e, A: Ownership> Joining<'e, A> {
     /// Waits until all members have joined.
     ///
     /// # Errors
-    /// If the group does not come about.
+    /// If the group cannot be formed.
     pub fn wait(mut self) -> Result<Group<'e, A>, OperationError> {
         self.under_way.wait(None)?;
         self.joined()
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; then the group is left.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; then the group is left.
     ///
     /// # Errors
-    /// If the group does not come about, or time passes.
+    /// If the group cannot be formed, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Group<'e, A>, OperationError> {
         self.under_way.wait(Some(timeout))?;
         self.joined()
@@ -270,7 +272,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
             let why = "the buffer holds a number of whole elements, in equal blocks";
             return Err(refused(PostError::Collective(why), buffer));
         }
-        // Where only one of the two has all blocks, the other is this member's among them.
+        // Where only one of the two memories holds all blocks, the other is this member's block among them.
         let part = |number: usize| if number == 1 { segment.slice(rank % blocks * block, block) } else { segment };
         let (source, result) = (part(given), part(got));
         let flags = OpFlags::COMPLETION;
@@ -288,7 +290,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
         Ok(CollectiveOperation { under_way: UnderWay::new(endpoint, id) })
     }
 
-    /// Posts the collective and waits for it. The buffer comes back.
+    /// Posts the collective and waits for it. Returns the buffer.
     ///
     /// # Errors
     /// If it cannot be posted, or fails.
@@ -298,18 +300,18 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
 }
 
 impl<A: Ownership> CollectiveOperation<'_, A> {
-    /// Waits until the collective has completed. The buffer comes back.
+    /// Waits until the collective has completed. Returns the buffer.
     ///
     /// # Errors
-    /// If it fails: a member died, or did something else.
+    /// If it fails: a member died, or posted another operation.
     pub fn wait(mut self) -> Result<Buffer, OperationError> {
         self.under_way.wait(None).map(|(_, buffer)| buffer)
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; after that it goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; after that it goes on without its handle.
     ///
     /// # Errors
-    /// If it fails, or time passes.
+    /// If it fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Buffer, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
     }

@@ -4,12 +4,12 @@ use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::endpoint::work::PostError;
 use crate::memory::buffer::Buffer;
 
-/// Why a safe operation did not succeed. The buffer comes back with it.
+/// Why a safe operation did not succeed. The error returns the operation's buffer.
 #[derive(thiserror::Error)]
 #[error("{cause}")]
 #[non_exhaustive]
 pub struct OperationError {
-    /// What happened.
+    /// The cause.
     pub cause: Cause,
     /// The operation's buffer, unless the operation is still under way (a wait that timed out).
     pub buffer: Option<Buffer>,
@@ -17,17 +17,17 @@ pub struct OperationError {
 
 crate::short_debug!(OperationError, "OperationError", cause: |this| crate::debug::cut(&this.cause.to_string()).to_owned());
 
-/// What happened to a safe operation.
+/// The cause of an [`OperationError`].
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// It could not be posted.
+    /// The operation could not be posted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// It failed.
+    /// The operation failed.
     #[error(transparent)]
     Completion(Box<ErrorEntry>),
-    /// The wait's time passed; the operation was cancelled, or is being finished without its handle.
+    /// The timeout of the wait expired; the operation was canceled, or is being finished without its handle.
     #[error("the operation did not complete within the given time")]
     TimedOut,
     /// The operation has ended and its result was taken before: a finished future was polled again.
@@ -36,7 +36,7 @@ pub enum Cause {
 }
 
 impl From<ErrorEntry> for Cause {
-    /// Boxed: what only failures need must not be moved with every success.
+    /// Boxed: the fields that only failures need must not be moved with every success.
     fn from(error: ErrorEntry) -> Self {
         Self::Completion(Box::new(error))
     }
@@ -56,12 +56,12 @@ impl Cause {
 }
 
 impl OperationError {
-    /// A handle that was used up was asked again.
+    /// The error for a handle that was used up.
     pub(crate) fn taken() -> Self {
         Self { cause: Cause::Taken, buffer: None }
     }
 
-    /// As of its [`cause`](Self::cause).
+    /// The error number of its [`cause`](Self::cause).
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.cause.errno()

@@ -26,31 +26,31 @@ crate::short_debug!(for [A: Ownership] ReceivingMany<'_, A>, "ReceivingMany");
 pub struct Part {
     /// The message.
     pub bytes: Vec<u8>,
-    /// Where it lies in the buffer.
+    /// Its offset in the buffer.
     pub offset: usize,
     /// Its tag (0 if it is untagged).
     pub tag: u64,
     /// The remote completion data that it carries, if any.
     pub data: Option<u64>,
-    /// Its sender, if the endpoint's vector knows it.
+    /// Its sender, if it is in the endpoint's vector.
     pub source: Option<PeerAddress>,
 }
 
 crate::short_debug!(Part, "Part", len: |this| this.bytes.len(), offset: |this| this.offset, tag: |this| this.tag);
 
-/// What [`ReceivingMany::finish`] gives.
+/// The result of [`ReceivingMany::finish`].
 #[must_use = "messages and errors that were not read are in it"]
 pub struct Finished {
     /// The buffer.
     pub buffer: Buffer,
-    /// The messages, and the failures of messages, that [`next`](ReceivingMany::next) had not given yet, the oldest first.
+    /// The messages, and the failures of messages, that [`next`](ReceivingMany::next) had not returned yet, the oldest first.
     pub unread: Vec<Result<Part, OperationError>>,
 }
 
 crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
 impl<A: Ownership> ReceivingMany<'_, A> {
-    /// The next message; `None` once the buffer is full and all messages were given.
+    /// The next message; `None` once the buffer is full and all messages were returned.
     ///
     /// # Errors
     /// If a message failed to arrive; the buffer may have taken others.
@@ -74,8 +74,8 @@ impl<A: Ownership> ReceivingMany<'_, A> {
         }
     }
 
-    /// Stops receiving and gives the buffer back, with the results that were not read; waits for messages that are on their way
-    /// into it.
+    /// Stops receiving and returns the buffer, with the results that were not read; waits for messages that are on their way into
+    /// it.
     pub fn finish(mut self) -> Finished {
         let (id, base) = (self.under_way.id, self.base);
         self.under_way.cancel();
@@ -84,7 +84,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             while let Some(result) = engine.core.operations.take_result(id) {
                 match result {
                     Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
-                    // The end of the receive itself, which was asked for. The failure of a message names its part of the buffer.
+                    // The end of the receive itself, which was requested. The failure of a message names its part of the buffer.
                     Err(error) if error.error == ErrorCode::Canceled && error.entry.buffer == 0 => {}
                     Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
                 }
@@ -98,7 +98,7 @@ impl<A: Ownership> ReceivingMany<'_, A> {
 
 /// Copies one message of many out of its buffer.
 fn part(engine: &Engine, id: OperationId, base: u64, entry: &Entry) -> Option<Part> {
-    // As memory that others write: the peers of other messages may be filling the rest of the buffer.
+    // Copied as memory that others write: the peers of other messages may be filling the rest of the buffer.
     let memory = engine.core.operations.buffer(id)?.segment_for_send();
     let offset = usize::try_from(entry.buffer.checked_sub(base)?).ok()?;
     let bytes = Segments::one(memory.slice(offset, entry.len as usize)).to_vec();

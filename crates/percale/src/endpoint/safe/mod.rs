@@ -1,4 +1,4 @@
-//! Safe operations: they own their buffers, and give them back.
+//! Safe operations: they own their buffers, and return them.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,9 +13,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. What is under way ([`Sending`],
-//! [`Receiving`]) is a future of any runtime; it can also be waited for. Dropping one that is under way cancels it if no message
-//! was matched yet; otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. An operation under way ([`Sending`],
+//! [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no message was matched yet;
+//! otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
 mod collective;
 mod error;
@@ -51,7 +51,7 @@ pub struct Sent {
 
 /// A received message.
 pub struct Received {
-    /// The buffer that it is in.
+    /// The buffer that holds it.
     pub buffer: Buffer,
     /// Its length in bytes.
     pub len: usize,
@@ -59,16 +59,16 @@ pub struct Received {
     pub tag: u64,
     /// The remote completion data that it carries, if any.
     pub data: Option<u64>,
-    /// The key of a window of ours that it invalidated, if any: nobody uses that any more.
+    /// The key of a window of this process that the message invalidated, if any: no peer uses that key any more.
     pub invalidated: Option<u64>,
-    /// Its sender, if the endpoint's vector knows it.
+    /// Its sender, if it is in the endpoint's vector.
     pub source: Option<PeerAddress>,
 }
 
 crate::short_debug!(Received, "Received", len: |this| this.len, tag: |this| this.tag, source: |this| this.source);
 
 impl Received {
-    /// The message, as bytes of its own.
+    /// Copies the bytes of the message.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
@@ -101,12 +101,12 @@ impl<A: Ownership> Endpoint<A> {
         request
     }
 
-    /// A receive of an untagged message, from anybody unless [`from`](ReceiveRequest::from) names somebody.
+    /// A receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) names one.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
-    /// A receive of a message whose tag is `tag` in every bit that `ignore` does not have.
+    /// A receive of a message whose tag equals `tag` in all bits except those set in `ignore`.
     pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         let mut request = self.recv(buffer);
         request.tag = Some((tag, ignore));

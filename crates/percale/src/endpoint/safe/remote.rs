@@ -44,7 +44,7 @@ pub trait Element: Copy + private::Bytes {
 }
 
 mod private {
-    /// How a number lies in memory.
+    /// The representation of a number in memory.
     pub trait Bytes {
         fn to_bytes(self) -> [u8; 8];
         fn from_bytes(bytes: [u8; 8]) -> Self;
@@ -75,9 +75,9 @@ macro_rules! element {
 
 element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
 
-/// What a one-sided operation gives.
+/// The result of a one-sided operation.
 pub trait Outcome: Sized {
-    /// Makes it of the operation's buffer.
+    /// Makes the result from the operation's buffer.
     fn of(buffer: Buffer) -> Self;
 }
 
@@ -87,7 +87,7 @@ impl Outcome for Buffer {
     }
 }
 
-/// The value from before.
+/// The previous value.
 impl<T: Element> Outcome for T {
     fn of(buffer: Buffer) -> Self {
         let mut bytes = [0; 8];
@@ -96,7 +96,7 @@ impl<T: Element> Outcome for T {
     }
 }
 
-/// Where operand, compare value and result of an atomic operation lie in its buffer.
+/// Offsets of the operand, the compare value and the result of an atomic operation in its buffer.
 const OPERAND: usize = 0;
 const COMPARE: usize = 8;
 const RESULT: usize = 16;
@@ -108,7 +108,7 @@ enum What {
     Atomic(Kind, AtomicOp, Datatype),
 }
 
-/// A one-sided operation that is not posted yet. It gives an `R`.
+/// A one-sided operation that is not posted yet. Its result is an `R`.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct AccessRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
@@ -124,7 +124,7 @@ pub struct AccessRequest<'e, A: Ownership, R> {
 
 crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessRequest");
 
-/// A one-sided operation under way: wait for it or await it. Dropping it cancels it if nothing of it was done; its buffer is kept
+/// A one-sided operation under way: wait for it or await it. Dropping it cancels it if no part of it was done; its buffer is kept
 /// until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
 pub struct Accessing<'e, A: Ownership, R> {
@@ -135,12 +135,13 @@ pub struct Accessing<'e, A: Ownership, R> {
 crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 
 impl<A: Ownership> Endpoint<A> {
-    /// A read of a peer's memory into the buffer, which is as long. Gives the buffer.
+    /// A read of a peer's memory into the buffer, which is equally long. Returns the buffer.
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
         self.access_request(peer, from, into.into(), What::Read)
     }
 
-    /// A write of the buffer to a peer's memory, which is as long. It completes when the bytes are there; gives the buffer back.
+    /// A write of the buffer to a peer's memory, which is equally long. It completes when the bytes have arrived; returns the
+    /// buffer.
     pub fn write(
         &self,
         peer: PeerAddress,
@@ -150,12 +151,12 @@ impl<A: Ownership> Endpoint<A> {
         self.access_request(peer, to, buffer.into(), What::Write)
     }
 
-    /// Adds to a number in a peer's memory. Gives its value from before. Integers wrap.
+    /// Adds to a number in a peer's memory. Returns its previous value. Integers wrap.
     pub fn fetch_add<T: Element>(&self, peer: PeerAddress, word: RemoteMemory, value: T) -> AccessRequest<'_, A, T> {
         self.fetch_atomic(peer, AtomicOp::Sum, word, value)
     }
 
-    /// Writes `new` to a number in a peer's memory if that equals `expected`. Gives its value from before.
+    /// Writes `new` to a number in a peer's memory if that equals `expected`. Returns its previous value.
     pub fn compare_swap<T: Element>(
         &self,
         peer: PeerAddress,
@@ -166,7 +167,7 @@ impl<A: Ownership> Endpoint<A> {
         self.compare_atomic(peer, AtomicOp::Cswap, word, expected, new)
     }
 
-    /// An atomic operation on a number in a peer's memory. Gives its value from before.
+    /// An atomic operation on a number in a peer's memory. Returns its previous value.
     pub fn fetch_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -177,7 +178,7 @@ impl<A: Ownership> Endpoint<A> {
         self.atomic_request(peer, word, Kind::Fetch, op, operand, operand)
     }
 
-    /// An atomic operation that compares: the masked swap, or one of the conditional swaps. Gives the value from before.
+    /// An atomic operation that compares: the masked swap, or one of the conditional swaps. Returns the previous value.
     pub fn compare_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -217,7 +218,7 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
-    /// Tells the peer's completion queue these 8 bytes, after the data is there. Not for reads.
+    /// Sets 8 bytes that the peer's completion queue reports after the data has arrived. Not for reads.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
         self
@@ -230,14 +231,15 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     }
 
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation takes it back.
+    /// nothing is read or written, and dropping the operation cancels it.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
-    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
+    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
+    /// cancels it.
     pub fn when_written(mut self, variable: &Variable) -> Self {
         self.when = Some(When::written(self.when.take(), variable));
         self
@@ -322,10 +324,10 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
         self.under_way.is_ready()
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; after that the operation goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the operation goes on without its handle.
     ///
     /// # Errors
-    /// If it fails, or time passes.
+    /// If it fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| R::of(buffer))
     }

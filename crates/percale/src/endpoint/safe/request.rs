@@ -1,4 +1,4 @@
-//! Requests: what is not posted yet.
+//! Requests: operations that are not posted yet.
 
 use super::many::ReceivingMany;
 use super::under_way::{Receiving, Sending, UnderWay};
@@ -62,14 +62,15 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
     }
 
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation takes it back.
+    /// nothing is read or written, and dropping the operation cancels it.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
-    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
+    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
+    /// cancels it.
     pub fn when_written(mut self, variable: &Variable) -> Self {
         self.when = Some(When::written(self.when.take(), variable));
         self
@@ -121,14 +122,15 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     }
 
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation takes it back.
+    /// nothing is read or written, and dropping the operation cancels it.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
-    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
+    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
+    /// cancels it.
     pub fn when_written(mut self, variable: &Variable) -> Self {
         self.when = Some(When::written(self.when.take(), variable));
         self
@@ -158,7 +160,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         self.start()?.wait()
     }
 
-    /// Posts the buffer for many messages: each takes the next part of it, until less is left than the endpoint's minimum.
+    /// Posts the buffer for many messages: each takes the next part of it, until less than the endpoint's minimum is left.
     ///
     /// # Errors
     /// If it cannot be posted.

@@ -1,7 +1,7 @@
 //! Operations under way: their slot in the engine, waiting for them, and what happens when they are dropped.
 //!
-//! A handle is used up when it has given its operation's result. From then on it touches nothing: polls and waits return
-//! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) is true, and cancelling and dropping do nothing.
+//! A handle is used up when it has returned its operation's result. From then on it accesses nothing: polls and waits return
+//! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) is true, and canceling and dropping do nothing.
 
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ pub(super) struct UnderWay<'e, A: Ownership> {
     pub(super) id: OperationId,
     /// Polls in a row that found nothing.
     polls: u32,
-    /// The reactor has a waker of this operation's.
+    /// Whether the reactor has a waker of this operation.
     watched: bool,
-    /// The result was taken, and with it the slot released.
+    /// Whether the result was taken, and with it the slot released.
     ended: bool,
 }
 
 /// Polls of a future that spin through the executor before it waits for the descriptor.
 const SPINS: u32 = 32;
 
-/// How an operation ended, and its buffer.
+/// The result of an operation, and its buffer.
 type End = (Result<Entry, ErrorEntry>, Option<Buffer>);
 
-/// What a poll found.
+/// The result of a poll.
 enum Look {
     Ended(End),
     /// The task's waker has to be cloned first, which is not done while the endpoint is borrowed.
@@ -68,7 +68,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
             })
     }
 
-    /// Cancels the operation, if it can be. Whether it was.
+    /// Cancels the operation, if that is possible. Returns whether it was canceled.
     pub(super) fn cancel(&self) -> bool {
         let context = self.id.to_u64();
         !self.ended && self.endpoint.access.with(|engine| engine.core.cancel(context, true))
@@ -99,13 +99,13 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         }
     }
 
-    /// The slot was released.
+    /// Notes that the slot was released.
     pub(super) fn used_up(&mut self) {
         self.ended = true;
         self.unwatch();
     }
 
-    /// Takes the task's waker back from the reactor.
+    /// Removes the task's waker from the reactor.
     fn unwatch(&mut self) {
         if std::mem::take(&mut self.watched) {
             reactor::unwatch(self.endpoint.id(), self.id.to_u64());
@@ -209,10 +209,10 @@ impl<A: Ownership> Sending<'_, A> {
         self.under_way.is_ready()
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; after that the send goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the send goes on without its handle.
     ///
     /// # Errors
-    /// If it fails, or time passes.
+    /// If it fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Sent, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| Sent { buffer })
     }
@@ -234,10 +234,10 @@ impl<A: Ownership> Receiving<'_, A> {
         self.under_way.wait(None).map(|(entry, buffer)| Received::new(buffer, &entry))
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; then the receive is cancelled.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; then the receive is canceled.
     ///
     /// # Errors
-    /// If the receive fails, or time passes.
+    /// If the receive fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<Received, OperationError> {
         self.under_way.wait(Some(timeout)).map(|(entry, buffer)| Received::new(buffer, &entry))
     }
@@ -248,7 +248,8 @@ impl<A: Ownership> Receiving<'_, A> {
         self.under_way.is_ready()
     }
 
-    /// Cancels the receive; it then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came first. Says whether it did.
+    /// Cancels the receive, which then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came
+    /// first. Returns whether it was canceled.
     #[must_use]
     pub fn cancel(&self) -> bool {
         self.under_way.cancel()

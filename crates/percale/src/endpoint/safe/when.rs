@@ -10,36 +10,36 @@ use crate::endpoint::work::OpFlags;
 use crate::memory::buffer::Buffer;
 use crate::trigger::{Condition, Operation, Variable, fire};
 
-/// When an operation begins, and what else counts its end.
+/// When an operation begins, and the additional counter of its end.
 #[derive(Clone, Debug)]
 pub(super) struct When {
     begins: Begins,
-    /// It is deferred work, which this counter counts.
+    /// Set for deferred work, whose end this counter counts.
     counting: Option<Counter>,
 }
 
 #[derive(Clone, Debug)]
 enum Begins {
-    /// Once the counter has counted so many.
+    /// Once the counter has reached the threshold.
     Counted(Counter, u64),
-    /// Once it was written.
+    /// Once the variable was written.
     Written(Variable),
 }
 
 impl When {
-    /// Once `counter` has counted so many; otherwise as before.
+    /// Begins once `counter` has reached `threshold`; otherwise as `before`.
     pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Counted(counter.clone(), threshold), counting }
     }
 
-    /// Once `variable` was written; otherwise as before.
+    /// Begins once `variable` was written; otherwise as `before`.
     pub(super) fn written(before: Option<Self>, variable: &Variable) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Written(variable.clone()), counting }
     }
 
-    /// Counted by a counter of its own; begins as before, or at once.
+    /// Is counted by a counter of its own; begins as `before`, or at once.
     pub(super) fn counting(before: Option<Self>, by: &Counter) -> Self {
         let begins = before.map_or_else(|| Begins::Counted(by.clone(), 0), |when| when.begins);
         Self { begins, counting: Some(by.clone()) }
@@ -53,7 +53,7 @@ impl When {
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
-        // Deferred work goes on by itself, and faster while a thread waits for its end.
+        // Deferred work makes progress by itself, and faster while a thread waits for its end.
         if let Some(counting) = &counting
             && let Err(error) =
                 endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {
@@ -96,7 +96,7 @@ impl When {
                 }
             }
         })?;
-        // Nobody is in the endpoint now, so it can begin at once.
+        // This thread is not in the endpoint now, so the operation can begin at once.
         if let Some(counter) = due {
             fire(&counter);
         }

@@ -35,7 +35,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::region::{Bindable, RemoteMemory};
 use crate::memory::window::Window;
 
-/// A bind (it gives the name that the peer uses) or an invalidation, that is not posted yet.
+/// A bind (its result is the name that the peer uses) or an invalidation, that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct WindowRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
@@ -66,7 +66,8 @@ impl<A: Ownership> Endpoint<A> {
         WindowRequest { endpoint: self, work: post.map(|(post, remote)| (post.keep(), remote)) }
     }
 
-    /// Takes back a key of a window of type 2 that was bound through this endpoint: see [`post_invalidate`](Self::post_invalidate).
+    /// Invalidates a key of a window of type 2 that was bound through this endpoint: see
+    /// [`post_invalidate`](Self::post_invalidate).
     pub fn invalidate(&self, peer: PeerAddress, key: u64) -> WindowRequest<'_, A, ()> {
         WindowRequest { endpoint: self, work: Ok((WindowPost::invalidate(peer, key).keep(), ())) }
     }
@@ -130,10 +131,10 @@ impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
         self.under_way.wait(None).map(|_| self.outcome)
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`; after that the operation goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the operation goes on without its handle.
     ///
     /// # Errors
-    /// If it fails, or time passes.
+    /// If it fails, or the timeout expires.
     pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
         self.under_way.wait(Some(timeout)).map(|_| self.outcome)
     }

@@ -2,8 +2,8 @@
 //!
 //! Where the standard library has an operation on an integer, it is one instruction, or the processor's best loop
 //! (x86-64 has none for minimum and maximum; AArch64 has). The rest is a loop that reads, computes, and writes if
-//! nobody wrote meanwhile. Floats are their bits to the processor: it swaps and reads them, all else is the loop,
-//! which compares bits and never mistakes a NaN or a zero for another.
+//! the value has not changed meanwhile. Floats are handled as their bits: they are swapped and read by instructions, and all
+//! other operations use the loop, which compares bits and never mistakes a NaN or a zero for another.
 
 #![expect(unsafe_code, reason = "atomics in memory that is given by address; each block states its own reason")]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, Ato
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// An element's type. What touches a cell returns the cell's value before.
+/// An element's type. Operations on a cell return the cell's value from before.
 pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable + KnownLayout {
     /// The atomic that has the element's size, alignment and bits.
     type Cell;
@@ -20,8 +20,8 @@ pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable 
     /// The element at that address.
     ///
     /// # Safety
-    /// The address is a multiple of the element's size. For `'a` the memory is mapped and writable, and whoever else
-    /// accesses it meanwhile does so by atomics.
+    /// The address is a multiple of the element's size. For `'a` the memory is mapped and writable, and all other accesses
+    /// to it meanwhile are atomic.
     unsafe fn cell<'a>(address: *mut Self) -> &'a Self::Cell;
 
     fn load(cell: &Self::Cell) -> Self;
@@ -34,14 +34,14 @@ pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable 
     fn xor(cell: &Self::Cell, operand: Self) -> Self;
     /// Writes `new` if the cell equals `compare`.
     fn compare_swap(cell: &Self::Cell, new: Self, compare: Self) -> Self;
-    /// Writes what `next` makes of the value, if anything; `next` may be called several times.
+    /// Writes the result of `next` for the value, if there is one; `next` may be called several times.
     fn update(cell: &Self::Cell, next: impl Fn(Self) -> Option<Self>) -> Self;
 
     fn plus(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     /// Whether a minimum with this value takes the other one.
     fn yields_below(self, other: Self) -> bool;
-    /// The same of a maximum.
+    /// Whether a maximum with this value takes the other one.
     fn yields_above(self, other: Self) -> bool;
     fn ored(self, other: Self) -> Self;
     fn anded(self, other: Self) -> Self;
@@ -181,8 +181,8 @@ macro_rules! integer {
     };
 }
 
-/// Bits of floats are no business of an operation; those that ask for them ([`is_valid`](super::is_valid) refuses
-/// them) get what the bits give.
+/// Bitwise operations are not valid for floats ([`is_valid`](super::is_valid) rejects them); if executed nevertheless, they operate on the
+/// bits.
 macro_rules! float {
     ($type:ty, $bits:ty, $cell:ty) => {
         impl Element for $type {

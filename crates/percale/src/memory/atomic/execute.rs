@@ -19,19 +19,19 @@ impl Misaligned {
     }
 }
 
-/// Does `op` to `count` elements from `target` on, with the operands at the same places of `operand` and `compare`, and
-/// puts the values before into `result`, unless that is null. `operand` is not looked at for a read, `compare` only
-/// where the operation [compares](AtomicOp::compares). The [module](super) says what operations mean. The caller has
-/// asked [`is_valid`].
+/// Executes `op` on `count` elements from `target` on, with the operands at the same places of `operand` and `compare`, and
+/// puts the values from before into `result`, unless that is null. `operand` is not used by a read, `compare` only
+/// where the operation [compares](AtomicOp::compares). The [module](super) defines the operations. The caller has
+/// checked [`is_valid`].
 ///
 /// # Errors
 /// The target is misaligned; nothing was done.
 ///
 /// # Safety
 /// Each pointer that is used is valid for `count` elements until this returns: `target` for reads and writes,
-/// `operand` and `compare` for reads, `result` for writes. Whoever accesses the target meanwhile does so by atomics.
-/// The others may have any alignment; nobody else writes them or reads the result meanwhile, and they do not overlap
-/// the target. The result may be one of the two operands, but not overlap it in part.
+/// `operand` and `compare` for reads, `result` for writes. All other accesses to the target meanwhile are atomic. The other
+/// pointers may have any alignment; they are not written, and the result is not read, by others meanwhile, and they do not
+/// overlap the target. The result may be one of the two operands, but not overlap it in part.
 #[inline]
 pub(crate) unsafe fn execute(
     op: AtomicOp,
@@ -94,24 +94,24 @@ unsafe fn array<T: Element, const FETCH: bool>(
     for at in 0..count {
         // Addresses wrap, which those within a valid array never do.
         let operand = || {
-            // SAFETY: this operation has an operand, of `count` elements that nobody writes.
+            // SAFETY: this operation has an operand, of `count` elements that are not written meanwhile.
             unsafe { operand.wrapping_add(at).read_unaligned() }
         };
         let compare = || {
-            // SAFETY: this operation has a compare operand, of `count` elements that nobody writes.
+            // SAFETY: this operation has a compare operand, of `count` elements that are not written meanwhile.
             unsafe { compare.wrapping_add(at).read_unaligned() }
         };
         // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone.
         let cell = unsafe { T::cell(target.wrapping_add(at)) };
         let old = one::<T>(op, cell, operand, compare);
         if FETCH {
-            // SAFETY: the result has `count` elements and nobody else has it.
+            // SAFETY: the result has `count` elements, and no other thread accesses it.
             unsafe { result.wrapping_add(at).write_unaligned(old) };
         }
     }
 }
 
-/// Does `op` to one cell; returns its value before. Only the operands that the operation has are asked for.
+/// Executes `op` on one cell, and returns its value from before. Reads only the operands that the operation has.
 #[inline(always)]
 fn one<T: Element>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
     let truth = |f: fn(bool, bool) -> bool| {

@@ -1,5 +1,5 @@
-//! Combining arrays of values that nobody else touches: the same arithmetic, without atomics, in loops that processors do many
-//! elements of at a time.
+//! Combining arrays of values that no other thread accesses: the same arithmetic as atomic operations, but without atomics, in loops that
+//! the compiler can vectorize.
 
 use zerocopy::{FromBytes, Unalign};
 

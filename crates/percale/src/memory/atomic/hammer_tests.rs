@@ -83,7 +83,7 @@ number!(u64, U64);
 number!(f32, F32);
 number!(f64, F64);
 
-/// Runs `each` in all threads at a time, which are told their numbers; returns what they return.
+/// Runs `each` in all threads at the same time, with the number of the thread. Returns the results.
 fn in_threads<R: Send>(each: impl Fn(u64) -> R + Sync) -> Vec<R> {
     // One test at a time, and all its threads off at a time: else each would be done before the next one runs.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -225,7 +225,7 @@ fn tokens_are_put_and_taken_once() {
     for_all_types!(tokens);
 }
 
-/// Each thread offers values in an order of its own; the extreme of all stays, and what is fetched goes one way only.
+/// Each thread offers values in an order of its own. The extreme of all stays, and the fetched values are monotonic.
 fn extremes<T: Number>() {
     let times = bounded::<T>();
     let largest = THREADS * times;
@@ -254,7 +254,7 @@ fn extremes_are_kept() {
     for_all_types!(extremes);
 }
 
-/// Threads multiply: integers by an odd number, whose powers tell how often; floats by 2 and its inverse in turn.
+/// Threads multiply: integers by an odd number, so that the result shows how often; floats by 2 and its inverse in turn.
 fn products<T: Number>() {
     let word = Word::default();
     word.plain(AtomicOp::Write, 0, T::of(1));
@@ -278,7 +278,7 @@ fn products_lose_no_factor() {
     for_all_types!(products);
 }
 
-/// A flag that threads set, clear and turn over: who won is counted, and the wins make the flag's last value.
+/// A flag that threads set, clear and invert: the changes that succeeded are counted, and add up to the flag's last value.
 fn flags<T: Number>() {
     let (word, no, yes) = (Word::default(), T::default(), T::of(1));
     let balances = in_threads(|_| {

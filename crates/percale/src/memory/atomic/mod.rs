@@ -1,14 +1,14 @@
 //! Atomic operations on memory that peers and this process's threads may touch at the same time: what fi_atomic(3)
 //! has, in its integer and floating-point types of up to 8 bytes.
 //!
-//! * [`Datatype`] and [`AtomicOp`] name the type of an element and what is done to it; [`is_valid`] says what goes
-//!   with what.
-//! * `execute` does it to the elements of an array, each for itself. An initiator with direct access and a target that
+//! * [`Datatype`] and [`AtomicOp`] name the type of an element and the operation on it; [`is_valid`] returns which
+//!   combinations are valid.
+//! * `execute` performs the operation on the elements of an array, one by one. An initiator with direct access and a target that
 //!   executes for its peers both call it, and so do the threads of the target: their operations are atomic to each
 //!   other, since all use the same instructions.
 //! * `request` is an operation with its operands, checked; `word` the commonest ones, on one word.
-//! * `fold` does the same to values that nobody else touches, many at a time: for collectives.
-//! * `element` is what it needs of each type: one instruction where processors have one, else a compare-exchange loop
+//! * `fold` does the same arithmetic on values that no other thread accesses, many at a time: for collectives.
+//! * `element` is what they need of each type: one instruction where processors have one, else a compare-exchange loop
 //!   of the element's width.
 //!
 //! # Meaning

@@ -1,10 +1,10 @@
-//! What is done to an element, and the kinds of calls.
+//! The operations on an element, and the kinds of calls.
 
 use std::fmt;
 
 use crate::memory::region::Access;
 
-/// What is done to each element of the target (fi_atomic(3), `enum fi_op`). The [module](super) says what each means.
+/// The operation on each element of the target (fi_atomic(3), `enum fi_op`). The [module](super) defines each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AtomicOp {

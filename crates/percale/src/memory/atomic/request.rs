@@ -12,14 +12,14 @@ pub(crate) struct Request<'a> {
     pub(crate) op: AtomicOp,
     pub(crate) datatype: Datatype,
     pub(crate) kind: Kind,
-    /// Elements.
+    /// The number of elements.
     pub(crate) count: usize,
     pub(crate) operand: &'a [u8],
     pub(crate) compare: &'a [u8],
 }
 
 impl Kind {
-    /// As it travels.
+    /// The wire representation.
     pub(crate) const fn to_u8(self) -> u8 {
         match self {
             Self::Plain => 0,
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// What travelled.
+    /// Decodes the wire representation.
     pub(crate) const fn from_u8(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Plain,
@@ -45,7 +45,7 @@ impl Request<'_> {
         self.count * self.datatype.size()
     }
 
-    /// Does it to `target`, which is as long; `fetched` gets the values from before unless the operation is plain.
+    /// Performs it on `target`, which has the same length; `fetched` gets the values from before unless the operation is plain.
     pub(crate) fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
         let len = self.len();
         let result = if self.kind == Kind::Plain { std::ptr::null_mut() } else { fetched.as_mut_ptr() };
@@ -69,7 +69,7 @@ impl Request<'_> {
     }
 }
 
-/// An operation of our own on memory of a peer that is within reach.
+/// An operation of this process on memory of a peer that it can access directly.
 pub(crate) trait Operation {
     /// Bytes of the elements.
     fn len(&self) -> usize;
@@ -77,18 +77,18 @@ pub(crate) trait Operation {
     /// The rights that it needs.
     fn rights(&self) -> Access;
 
-    /// Does it to the elements at `target`. It does not panic.
+    /// Performs it on the elements at `target`. It does not panic.
     ///
     /// # Errors
     /// The target is misaligned; nothing was done.
     ///
     /// # Safety
-    /// There are as [many](Self::len) bytes at `target`, mapped until this returns, and writable if the [rights](Self::rights)
-    /// say that it changes them; others may use them.
+    /// There are [this many](Self::len) bytes at `target`, mapped until this returns, and writable if the [rights](Self::rights)
+    /// include changing them. Other threads and processes may access them.
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }
 
-/// The operation with its operands: what it uses is as long as its elements.
+/// The operation with its operands: those that it uses are as long as its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     op: AtomicOp,
@@ -101,8 +101,8 @@ pub(crate) struct Operands {
 }
 
 impl Operands {
-    /// An operation on `len` bytes. The segments are lent until it is done, and as long where it uses them: no operand is used by
-    /// a read, no compare value by what does not compare, no result by what fetches nothing.
+    /// Creates an operation on `len` bytes. The segments are lent until it is done, and those that it uses have this length: no operand is used by
+    /// a read, no compare value by an operation that does not compare, no result by one that does not fetch.
     #[inline]
     pub(crate) fn new(
         (op, datatype, kind): (AtomicOp, Datatype, Kind),

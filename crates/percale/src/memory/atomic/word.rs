@@ -1,5 +1,5 @@
-//! The commonest atomic operations, in the fewest instructions: one word of 64 bits is added to, or compared and swapped, and its
-//! value from before comes back.
+//! The most common atomic operations, in the fewest instructions: one word of 64 bits is added to, or compared and swapped, and its
+//! value from before is returned.
 
 #![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
 
@@ -8,7 +8,7 @@ use super::{AtomicOp, Kind, Misaligned, Operation};
 use crate::memory::region::Access;
 use crate::memory::volatile::Segment;
 
-/// An aligned word of 64 bits for the commonest atomic operations.
+/// An aligned word of 64 bits for the most common atomic operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     operand: u64,
@@ -64,7 +64,7 @@ impl Operation for Word {
     }
 }
 
-/// What stands in an operand of one word.
+/// The value of an operand of one word.
 #[inline(always)]
 fn value(operand: Segment) -> Option<u64> {
     // SAFETY: the segment is as long, and was lent to this operation for reading.

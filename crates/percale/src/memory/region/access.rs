@@ -1,10 +1,10 @@
-//! What may be done with a region.
+//! Rights to a region.
 
 use bitflags::bitflags;
 
 bitflags! {
     /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access of a peer, on every transport; the
-    /// local ones say what a region is for. The values are libfabric's.
+    /// local ones state what a region is for. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {
         /// Results of this endpoint's own reads and fetching atomics are put here.
@@ -28,7 +28,7 @@ bitflags! {
 }
 
 impl Access {
-    /// All that peers may do: what writes also changes by atomics, what reads also fetches (ATM-006).
+    /// All rights of peers: a right to write includes changing by atomics, a right to read includes fetching (ATM-006).
     pub(crate) fn remote_rights(self) -> Self {
         let mut rights = self & (Self::REMOTE_READ | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC);
         rights.set(Self::REMOTE_FETCH, self.intersects(Self::REMOTE_READ | Self::REMOTE_ATOMIC));
@@ -42,8 +42,8 @@ impl Access {
     }
 }
 
-/// Checks an access, of so many bytes from an address on, to a region that has so many from its base on and gives the right to it
-/// or not; returns the offset of its first byte.
+/// Checks an access to `len` bytes from `address` on, to a region of `size` bytes from `base` on that gives the right or not. Returns the
+/// offset of the access's first byte.
 #[inline(always)]
 pub(crate) const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
     if !right {
@@ -93,7 +93,7 @@ impl Refusal {
         }
     }
 
-    /// As it travels in [`Kind::Done`](crate::wire::head::Kind::Done); never 0.
+    /// The number on the wire, in [`Kind::Done`](crate::wire::head::Kind::Done); never 0.
     pub(crate) const fn number(self) -> u64 {
         match self {
             Self::Key => 1,
@@ -105,7 +105,7 @@ impl Refusal {
         }
     }
 
-    /// What travelled; `None` for a number that no percale sends.
+    /// Decodes the number on the wire. Returns `None` if it is invalid.
     pub(crate) const fn from_number(number: u64) -> Option<Self> {
         Some(match number {
             1 => Self::Key,

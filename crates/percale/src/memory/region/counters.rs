@@ -1,10 +1,10 @@
-//! The counters of a region (fi_mr(3), fi_mr_bind): each counts what peers write.
+//! The counters of a region (fi_mr(3), fi_mr_bind): each counts the writes of peers.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::completion::counter::Counter;
 
-/// The counters bound to a region. Counters are added and never taken away. The first is found without a lock: mostly there is no other.
+/// The counters bound to a region. Counters are added and never removed. The first is found without a lock: mostly there is no other.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCounters {
     first: OnceLock<Arc<Counter>>,
@@ -12,14 +12,14 @@ pub(crate) struct RegionCounters {
 }
 
 impl RegionCounters {
-    /// These, each once.
+    /// Creates a list of these counters, each once.
     pub(super) fn of(counters: &[Arc<Counter>]) -> Self {
         let made = Self::default();
         counters.iter().for_each(|counter| made.add(counter));
         made
     }
 
-    /// One more, unless it is there.
+    /// Adds a counter, unless it is in the list already.
     pub(super) fn add(&self, counter: &Arc<Counter>) {
         let first = self.first.get_or_init(|| Arc::clone(counter));
         if first.is_same(counter) {
@@ -36,11 +36,11 @@ impl RegionCounters {
         self.first.get().is_none()
     }
 
-    /// Does something with each. No lock is held meanwhile: what counts may begin operations.
+    /// Calls `then` for each counter. No lock is held meanwhile, because counting may start operations.
     pub(crate) fn each(&self, mut then: impl FnMut(&Arc<Counter>)) {
         let Some(first) = self.first.get() else { return };
         then(first);
-        // The lock ends with this line.
+        // The lock is released at the end of this statement.
         let others = self.others.read().unwrap_or_else(PoisonError::into_inner).clone();
         others.iter().for_each(then);
     }

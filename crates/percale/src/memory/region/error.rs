@@ -1,11 +1,11 @@
-//! Why a region was not registered, or is not closed.
+//! Errors of registering and closing regions.
 
 use crate::device::DeviceError;
 
 /// libfabric's FI_EBADFLAGS.
 const EBADFLAGS: i32 = 260;
 
-/// Why memory was not registered.
+/// The reason why memory was not registered.
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum RegisterError {
@@ -20,10 +20,10 @@ pub enum RegisterError {
         /// Bytes.
         len: usize,
     },
-    /// Rights that there are not.
+    /// Unknown rights.
     #[error("access {0:#x} is not a right to a region")]
     Access(u64),
-    /// More pieces than a region has (MR-011).
+    /// More pieces than a region can have (MR-011).
     #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
     Pieces(usize),
     /// The last byte would have no address.
@@ -32,19 +32,19 @@ pub enum RegisterError {
     /// The domain has a region with this key (MR-071).
     #[error("the domain has a region with this key already; close that, or choose another key")]
     KeyTaken(u64),
-    /// The memory was said to be there, and is not (MR-041).
+    /// The memory was registered as backed, but is not mapped with these rights (MR-041).
     #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
     Unbacked(std::io::Error),
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
-    /// What peers may write, this process may write, too (MW-013).
+    /// Peers may not have a right to write that this process does not have (MW-013).
     #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
     LocalWrite,
     /// 2^24 regions of the domain have a local key (MW-009).
     #[error("all local keys of the domain are in use; close regions that have one")]
     LocalKeys,
-    /// The memory is not the device's that was named, or that cannot be used.
+    /// The memory does not belong to the given device, or the device cannot be used.
     #[error("a device's memory was not registered: {0}")]
     Device(DeviceError),
     /// The system gave no random numbers.
@@ -87,19 +87,19 @@ impl RegisterError {
     }
 }
 
-/// Why a region's memory cannot be had back yet.
+/// The reason why a region could not be closed, enabled, disabled or changed.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError<R> {
-    /// A peer that was in the middle of an access has not moved within the domain's
+    /// A peer that was in the middle of an access has not finished within the domain's
     /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
     /// which may be closed again.
     #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
     Busy(R),
-    /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
+    /// Windows are bound to the region (MW-004), which is unchanged. Unbind, invalidate or deallocate them, then try again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
-    /// The process is a fork of the one that opened the domain: the region is the parent's to change.
+    /// The process is a fork of the one that opened the domain: only the parent can change the region.
     #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
     Forked(R),
 }
@@ -124,7 +124,7 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// The same error, of this region.
+    /// Returns the same error with this region.
     pub(super) fn of<S>(self, region: S) -> CloseError<S> {
         match self {
             Self::Busy(_) => CloseError::Busy(region),
@@ -133,7 +133,7 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// The region: still revoking, or as it was.
+    /// Returns the region, which is still being revoked, or unchanged.
     #[must_use]
     pub fn into_region(self) -> R {
         let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;

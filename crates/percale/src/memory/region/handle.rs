@@ -1,8 +1,8 @@
-//! What the kinds of regions share: a place in the table, and who may use it now.
+//! The common part of all kinds of regions: the entry in the key table, and whether accesses are admitted now.
 //!
-//! A region is *enabled*, or *disabled*: then its key is taken, and nobody reaches it. Disabling is what closing is: it waits for who is at
-//! it. So a region that was disabled and enabled again is in the table as another [`Registered`], whose grants and pin are new: whatever
-//! was known of the former is void. Invariant: while `retiring` is there, the region is disabled.
+//! A region is *enabled* or *disabled*. The key of a disabled region is in use, but no peer reaches the region. Like closing, disabling waits
+//! for peers that are accessing the region. A region that was disabled and enabled again is in the table as another [`Registered`] with a new
+//! pin and new grants, so everything that peers knew of the former one is void. Invariant: while `retiring` is there, the region is disabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ pub(super) struct Handle {
     rest: Box<Rest>,
 }
 
-/// What of a region is seldom looked at: handles are moved.
+/// The rarely used part of a handle, boxed because handles are moved.
 #[derive(Debug)]
 struct Rest {
     raw_key: RawKey,
-    /// Through whom accesses come while it is enabled.
+    /// The endpoints through which accesses may come while it is enabled.
     through: Through,
-    /// What it was before it was disabled, and is not quiet yet.
+    /// The revocation of the region that was disabled, while peers may still be accessing it.
     retiring: Option<Revocation>,
-    /// Grants that were made before it had its counters, and that peers may still be at.
+    /// The revocation of grants that were made before it had its counters, while peers may still be using them.
     uncounted: Option<Revocation>,
-    /// It is being taken back.
+    /// The revocation of the region that is being closed.
     revocation: Option<Revocation>,
 }
 
@@ -80,20 +80,20 @@ impl Handle {
         self.registered.through != Through::Nobody
     }
 
-    /// Accesses come only through this endpoint; from when it is enabled the next time.
+    /// Admits accesses only through this endpoint, from the next time that it is enabled.
     pub(super) fn restrict(&mut self, endpoint: u64) {
         self.rest.through = Through::Endpoint(endpoint);
     }
 
-    /// Counts what peers write, from now on: those that reach it by themselves are to ask anew, and then learn that they must tell. Who is in
-    /// the middle of an access is waited for, at most for `timeout`.
+    /// Counts the writes of peers from now on. Peers with direct access lose their grants and must request new ones, which require them to report
+    /// their writes. Waits for peers that are in the middle of an access, at most for `timeout`.
     pub(super) fn count(&mut self, counter: &Arc<Counter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         let registered = &self.registered;
         let add = || {
-            // Held until both are done: who is granted the region later learns of the counter.
+            // The lock is held until both are done, so that a peer that is granted the region later learns of the counter.
             let mut grants = registered.grants();
             registered.counters.add(counter);
             grants.take()
@@ -112,7 +112,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Lets peers in; an error if those from before have not left, or in a forked child.
+    /// Admits peers. Fails if a peer has not left since the region was disabled, or in a forked child.
     pub(super) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -131,13 +131,14 @@ impl Handle {
         Ok(())
     }
 
-    /// Lets no peer in any more, and waits for those that are; an error if one does not move within `timeout`. Not while windows are bound.
+    /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, or if windows are
+    /// bound.
     pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         if let Some(revocation) = &mut self.rest.revocation {
-            // It is being closed: who was let in before then is waited for, and nobody is let in again.
+            // The region is being closed: it waits for peers that were admitted before, and never admits peers again.
             return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
         }
         if self.is_enabled() {
@@ -155,8 +156,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`. In a forked child peers are
-    /// at the parent's memory, and nothing is to be done.
+    /// Revokes the region. Fails if windows are bound to it, or if a peer does not leave within `timeout`. In a forked child this does nothing,
+    /// because peers access the parent's memory.
     pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Ok(());
@@ -169,10 +170,10 @@ impl Handle {
         if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
-    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
+    /// Revokes the region without waiting: memory that peers may still access is kept until they do not.
     pub(super) fn park(&mut self, memory: Option<Buffer>) {
         if !self.keys.is_here() {
-            return drop(memory); // The child's copy; peers are at the parent's.
+            return drop(memory); // The child's copy: peers access the parent's memory.
         }
         let Self { registered, keys, rest } = self;
         let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
@@ -181,7 +182,7 @@ impl Handle {
         if let Some(uncounted) = uncounted.take() {
             revocation.join(uncounted);
         }
-        // Of a disabled region nobody uses but who did so before.
+        // A disabled region is accessed only by peers from before it was disabled.
         keys.park(retiring.take().unwrap_or(revocation), memory);
     }
 }

@@ -1,14 +1,13 @@
-//! Regions' lines by key: what a check needs is found without a lock, mostly in one cache miss.
+//! Regions' lines by key: a check finds the line that it needs without a lock, mostly in one cache miss.
 //!
-//! A line lies where its key's hash says, or in the next free place behind; at least half of the places are free, of a small table three
-//! quarters, so it is not far.
-//! One thread at a time writes, under the table's lock.
+//! A line is at the place given by its key's hash, or in the next free place behind. At least half of the places are free, of a small table
+//! three quarters, so it is not far. One thread at a time writes, under the table's lock.
 //!
-//! * A line that is found says its key, so it is never the wrong one.
-//! * A key that is not found is only believed if nothing was taken out meanwhile, since then others move up; else the reader begins
-//!   again. (Loom models below.)
-//! * A table that becomes too small is copied to one of twice the size. Who still reads the old one sees what was there when it
-//!   began. Old tables stay: all together they are no larger than the one in use.
+//! 1. A line contains its key, so a reader never takes the wrong one.
+//! 2. A reader that does not find a key accepts that result only if nothing was removed meanwhile, since a removal moves other lines up;
+//!    otherwise it begins again. (Loom models below.)
+//! 3. A table that becomes too small is copied to one of twice the size. A reader that still reads the old one sees its content as it was
+//!    before the copy. Old tables stay: all together they are no larger than the one in use.
 
 use std::sync::OnceLock;
 
@@ -18,7 +17,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The first table has 2^this lines.
 const FIRST: u32 = if cfg!(loom) { 1 } else { 7 };
-/// Lines of a table that a processor keeps for itself: to miss a key's place costs more there than room.
+/// The maximum number of lines of a small table, which fits in a processor's own cache: there a line that is not at its own place costs more
+/// than the additional memory.
 const SMALL: usize = if cfg!(loom) { 0 } else { 1 << 13 };
 /// Tables for 2^25 keys.
 const LEVELS: usize = 20;
@@ -43,28 +43,28 @@ impl Default for Hashed {
     }
 }
 
-/// Keys may be chosen by whoever likes collisions: not by peers, who register nothing here.
+/// The hash of a key. It does not resist keys chosen to collide: peers choose no keys, because they register nothing here.
 #[inline]
 pub(super) const fn hash(key: u64) -> u64 {
     (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A table, whose length is a power of two.
+/// A table. Its length is a power of two.
 #[derive(Clone, Copy, Debug)]
 struct Table<'a> {
     lines: &'a [Line],
-    /// Of a hash, so that what is left is a place.
+    /// The shift that reduces a hash to a place.
     shift: u32,
 }
 
 impl Table<'_> {
-    /// Where a key belongs.
+    /// The own place of a key.
     #[inline(always)]
     const fn home(&self, key: u64) -> usize {
         (hash(key) >> self.shift) as usize
     }
 
-    /// Keys that it takes.
+    /// The maximum number of keys.
     const fn room(&self) -> usize {
         self.lines.len() / if self.lines.len() <= SMALL { 4 } else { 2 }
     }
@@ -75,12 +75,12 @@ impl Table<'_> {
         (at + 1) & self.lines.len().wrapping_sub(1)
     }
 
-    /// What a line says to its writer.
+    /// The content of a line, for the writer.
     fn said(&self, at: usize) -> Said {
         self.lines[at].read().unwrap_or_default()
     }
 
-    /// The place of a key, for its writer.
+    /// The place where a key is, for the writer.
     fn place(&self, key: u64) -> Option<usize> {
         let mut at = self.home(key);
         while !self.said(at).is(key) {
@@ -108,7 +108,7 @@ impl Hashed {
         Some(Table { lines, shift: 64 - FIRST - level })
     }
 
-    /// The one in use.
+    /// The table in use.
     #[inline(always)]
     fn table(&self) -> Table<'_> {
         let level = self.level.load(Ordering::Acquire);
@@ -116,20 +116,20 @@ impl Hashed {
         Table { lines: lines.map_or(&[], |lines| lines), shift: (64 - FIRST).wrapping_sub(level) & 63 }
     }
 
-    /// The line where this key belongs.
+    /// The line at this key's own place.
     #[inline(always)]
     fn first(&self, key: u64) -> Option<&Line> {
         let table = self.table();
         table.lines.get(table.home(key))
     }
 
-    /// What this key gives, if its line lies where it belongs and is not being written.
+    /// The line of this key, if it is at its own place and is not being written.
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
         self.first(key).filter(|line| line.may_be(key))?.read().filter(|said| said.is(key))
     }
 
-    /// Checks an access by this key, if its line lies where it belongs, and [as](Line::check_open) with that.
+    /// Checks an access by this key like [`Line::check_open`]. `None` if its line is not at its own place, or for the reasons of that method.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -141,12 +141,12 @@ impl Hashed {
         self.first(key)?.check_open(key, authority, part, wanted)
     }
 
-    /// What this key gives; `Err` if it must be looked for again.
+    /// Looks for the line of this key. `Err` if the caller must try again.
     pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
         let before = self.changes.load(Ordering::Acquire);
         let table = self.table();
         let mut at = table.home(key);
-        // No longer than the table: a reader may be led about by changes.
+        // No more steps than the table's length, because concurrent changes could keep a reader going.
         for _ in 0..table.lines.len() {
             let Some(line) = table.lines.get(at) else { return Err(()) };
             if line.may_be(key) {
@@ -165,12 +165,12 @@ impl Hashed {
         if same { Ok(None) } else { Err(()) }
     }
 
-    /// Whether no other key has the place of this one, for the writer. It stays so in larger tables.
+    /// Whether this key's own place is free, for the writer. If so, it is also free in larger tables.
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.first(key).is_some_and(Line::was_free)
     }
 
-    /// A key is there, the last of `live`, which had none before. False if there is no room.
+    /// Adds a key that is not in the table, which then has `live` keys. False if there is no room.
     #[must_use]
     pub(super) fn insert(&self, said: &Said, live: usize) -> bool {
         let table = self.table();
@@ -188,7 +188,7 @@ impl Hashed {
         true
     }
 
-    /// A key that is there gives something else.
+    /// Replaces the line of a key that is in the table.
     pub(super) fn replace(&self, said: &Said) {
         let table = self.table();
         if let Some(at) = table.place(said.key()) {
@@ -196,7 +196,7 @@ impl Hashed {
         }
     }
 
-    /// A key is there no more.
+    /// Removes a key.
     pub(super) fn remove(&self, key: u64) {
         let table = self.table();
         let Some(mut hole) = table.place(key) else { return };
@@ -222,7 +222,7 @@ impl Hashed {
         self.changes.store(changes.wrapping_add(2), Ordering::Release);
     }
 
-    /// Tables that were made.
+    /// The number of the table in use, which is how often the table has grown.
     #[cfg(all(test, not(loom)))]
     pub(super) fn levels(&self) -> u32 {
         self.level.load(Ordering::Relaxed)

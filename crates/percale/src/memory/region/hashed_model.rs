@@ -1,4 +1,4 @@
-//! Loom models of the table: one thread changes it, another looks.
+//! Loom models of the table: one thread changes it, another reads it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -32,7 +32,7 @@ fn twins() -> [u64; 2] {
     std::array::from_fn(|_| keys.next().unwrap())
 }
 
-/// A key that stays is found, or it is looked for again, while another before it goes, so that it moves up, and a third comes.
+/// A key that stays is found, or the reader tries again, while a key before it is removed, so that it moves up, and a third is added.
 #[test]
 fn loom_a_key_that_stays_is_never_missed() {
     bounded().check(|| {
@@ -59,7 +59,7 @@ fn loom_a_key_that_stays_is_never_missed() {
     });
 }
 
-/// The same while the table grows.
+/// A key that stays is found while the table grows.
 #[test]
 fn loom_a_key_that_stays_is_not_missed_by_growing() {
     bounded().check(|| {

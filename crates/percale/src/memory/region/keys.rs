@@ -4,8 +4,8 @@
 //! index, from allocation to deallocation. A region may have every other key, and an index is only given to a window if no region has one
 //! of its keys. Keys that the domain chooses for regions are never in the windows' half.
 //!
-//! One lock, taken by registration, bind and close; accesses that the target executes find their keys without it
-//! ([`lines`](super::lines)). What was dropped while peers were still at it is [`parked`](super::parked).
+//! There is one lock, which registration, bind and close take; accesses that the target executes find their keys without it
+//! ([`lines`](super::lines)). Memory that was dropped while peers still accessed it is [`parked`](super::parked).
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -29,19 +29,19 @@ use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
-/// Random keys to choose from: at most one time in 2^this none of them is found at a glance.
+/// Random keys to choose from: with a probability of at most 1 in 2^this none of them has its own line free.
 const DRAWN: usize = 6;
 
 /// The key table of a domain: its regions and windows.
 #[derive(Debug)]
 pub(crate) struct Keys {
     table: Mutex<Table>,
-    /// The same, for those who look.
+    /// The lines of the same keys, for readers without the lock.
     lines: Lines,
     local: LocalKeys,
     parked: Parked,
     revoke_timeout: Duration,
-    /// Whose they are.
+    /// The process that opened the domain.
     process: Process,
 }
 
@@ -75,18 +75,18 @@ impl Keys {
         Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 
-    /// How long closing a region waits for peers that are at it.
+    /// How long closing a region waits for peers that are accessing it.
     pub(crate) const fn revoke_timeout(&self) -> Duration {
         self.revoke_timeout
     }
 
-    /// Whether this is the process of the domain, and not a fork of it: only there is a lock of these taken.
+    /// Whether this is the process of the domain, and not a fork of it. The table's locks are taken only there.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// The region with this key, if accesses may come to it through these.
+    /// The region with this key, if accesses may come to it through this endpoint, from this peer.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
         let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region()).flatten();
@@ -94,7 +94,7 @@ impl Keys {
             Some(said) => admitted(&said, self.lines.owner(&said)),
             None => self.lines.find(key, admitted).flatten(),
         };
-        // The row may have become another key's since: then this one is no more.
+        // The row may belong to another key by now: then this key has been removed.
         found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 
@@ -107,11 +107,11 @@ impl Keys {
         }
     }
 
-    /// The same of any key, whoever it is for.
+    /// Like [`check`](Self::check), for any key, including those that are restricted to some endpoints or peers.
     #[inline(never)]
     fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         if !self.is_here() {
-            return Err(Refusal::Key); // A line may have been half written at the fork: nobody would finish it.
+            return Err(Refusal::Key); // A line may have been half written at the fork, and would stay so.
         }
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
             true => said.check(address, len, wanted),
@@ -172,7 +172,7 @@ impl Keys {
                 None => self.random_key()?,
             };
             if table.windows.owns(key) {
-                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: the domain chooses none of windows.
+                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: the domain never chooses a window's key.
             }
             if !self.lines.has_region(key) {
                 region.key = key;
@@ -186,7 +186,7 @@ impl Keys {
         }
     }
 
-    /// Puts the same region in its own place, for others to come through, with neither grants nor a pin that anybody has entered.
+    /// Replaces a region in the table by a copy for accesses through other endpoints, which has no grants, and a pin that no thread has entered.
     pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
         let new = Arc::new(region.anew(through));
         self.local.follow(&new);
@@ -196,7 +196,7 @@ impl Keys {
         new
     }
 
-    /// Takes a region out of the table: no access begins any more once this returns.
+    /// Removes a region from the table: no access begins once this returns.
     pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
         self.free_parked();
         let mut table = self.table();
@@ -219,10 +219,10 @@ impl Keys {
         self.local.find(key, address, len, written)
     }
 
-    /// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
+    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with another meaning (KEY-004).
     ///
-    /// Of some that were drawn, the first is taken that is found where it belongs, at a glance. That tells who guesses less than one
-    /// bit: at least half of the places are free.
+    /// Of [`DRAWN`] random keys, the first whose own line is free is taken, so that it is found there without searching. That reveals less
+    /// than one bit to an attacker that guesses keys: at least half of the lines are free.
     fn random_key(&self) -> Result<u64, RegisterError> {
         let mut bytes = [0; 8 * DRAWN];
         loop {
@@ -242,7 +242,7 @@ impl Keys {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new window.
+    /// Allocates a window.
     pub(crate) fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
         if !self.is_here() {
             return Err(WindowError::Forked);
@@ -251,30 +251,30 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// The key by which peers reach a window, of the lower half by which windows know it.
+    /// The key by which peers reach a window, from its lower half, by which windows know it.
     #[inline]
     pub(crate) const fn long_key(&self, key: u32) -> u64 {
         self.lines.origin().long(key)
     }
 
-    /// The lower half of a window's key; `None` if the key is none of windows.
+    /// The lower half of a window's key; `None` if it is not a window's key.
     #[inline]
     pub(crate) fn short_key(&self, key: u64) -> Option<u32> {
         self.lines.origin().short(key)
     }
 
-    /// An allocated window is bound by this key, or is so no more. Whoever calls has locked the window.
+    /// Records that an allocated window is bound by this key, or is no longer bound. The caller has locked the window.
     #[inline]
     pub(crate) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
         self.lines.set_bound(key, bound);
     }
 
-    /// A window is deallocated.
+    /// Deallocates a window's index.
     pub(crate) fn free_window(&self, index: u32, key: u32) {
         self.table().windows.free(&self.lines, index, key);
     }
 
-    /// The window that owns this key, lent.
+    /// Calls `then` with the window that owns this key.
     #[inline]
     pub(crate) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
         self.lines.with_window(key, then)
@@ -292,7 +292,7 @@ impl Keys {
         self.table().windows.type_two()
     }
 
-    /// An endpoint is closed: windows that are bound through it are unbound.
+    /// Unbinds the windows that are bound through an endpoint that was closed.
     pub(crate) fn endpoint_gone(&self, endpoint: u64) {
         for cell in self.type_two_windows() {
             cell.endpoint_gone(self, endpoint);
@@ -315,10 +315,10 @@ impl Keys {
         self.parked.free();
     }
 
-    /// Lets no window be bound to a region any more. Peers that are still at windows that were dropped are waited for.
+    /// Closes a region to further windows. Waits for peers that are still accessing windows that were dropped.
     ///
     /// # Errors
-    /// [`CloseError::Windows`] if one is bound, or such a peer does not move.
+    /// [`CloseError::Windows`] if a window is bound, or such a peer does not finish within `timeout`.
     pub(super) fn close_to_windows(
         &self,
         region: &Arc<Registered>,
@@ -326,7 +326,7 @@ impl Keys {
     ) -> Result<(), CloseError<()>> {
         let look = || {
             self.free_parked();
-            // Before it is asked whether any is bound: one that is parked is so until it is freed.
+            // Before the check whether any is bound: a parked window stays parked until it is freed.
             let parked = self.parked.windows_on(region);
             match region.windows.close() {
                 true => Some(Ok(())),
@@ -349,7 +349,7 @@ mod tests {
     use crate::memory::rundown::{Line, Snapshot};
     use crate::transport::sim::{Network, SimOptions};
 
-    /// A peer that is at everything it was granted, until it is told otherwise.
+    /// A peer that accesses everything that it was granted, until `retired` is set.
     #[derive(Debug, Default)]
     struct Stuck {
         line: Line,

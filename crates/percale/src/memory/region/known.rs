@@ -1,10 +1,10 @@
-//! What windows can be bound to, and what of it only the library knows.
+//! The objects that windows can be bound to, and their internal part.
 
 use std::sync::Arc;
 
 use super::{Keys, RawRegion, Region, Registered};
 
-/// What windows can be bound to: a [`Region`] or a [`RawRegion`].
+/// An object that windows can be bound to: a [`Region`] or a [`RawRegion`].
 pub trait Bindable: Known {}
 
 impl Bindable for Region {}
@@ -12,11 +12,11 @@ impl Bindable for RawRegion {}
 
 /// A region as its domain knows it.
 pub trait Known {
-    /// It, and the domain's keys.
+    /// Returns the region, and the domain's keys.
     fn known(&self) -> Parts<'_>;
 }
 
-/// See [`Known`].
+/// A region and its domain's keys, as returned by [`Known::known`].
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub(crate) region: &'a Arc<Registered>,

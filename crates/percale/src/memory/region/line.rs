@@ -1,25 +1,25 @@
-//! What a key gives, in one cache line that anybody reads without a lock.
+//! The rights and the range of a key, in one cache line that is read without a lock.
 //!
-//! A line is written under the table's lock and counts: odd while it is being written. Who reads it looks at the count before and
-//! after; what lies between is then of one writing (a sequence lock; its loom model is below). Lines never move and are never
-//! freed before their table is, so one that has another key by now is found to have it, and nothing worse.
+//! A line is written under the table's lock, and has a sequence number, which is odd while the line is being written. A reader compares the
+//! number before and after: if it is the same and even, all that was read is from one write (a sequence lock; its loom model is below). Lines
+//! never move and are not freed before their table is, so the worst outcome for a reader is to find that a line has another key by now.
 
 use super::access::{Access, Refusal, admit};
 use super::via::{Through, Via};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Set where somebody has the line: a region, or an allocated window.
+/// Set if the line is in use, by a region or by an allocated window.
 const OWNED: u32 = 1 << 31;
-/// Set where it has a key.
+/// Set if the line has a key.
 const LIVE: u32 = 1 << 30;
 /// Accesses may come through one endpoint only.
 const ENDPOINT: u32 = 1 << 29;
-/// And from one peer only.
+/// Accesses may come from one peer only.
 const PAIR: u32 = 1 << 28;
-/// And through none.
+/// No accesses may come.
 const NOBODY: u32 = 1 << 27;
 
-/// An authority in half the room.
+/// An authority, folded to 32 bits.
 #[inline]
 const fn fold(authority: u64) -> u32 {
     (authority ^ authority >> 32) as u32
@@ -33,13 +33,13 @@ const fn bits(rights: Access) -> u32 {
     ((all >> 12) & 3) as u32 | ((all >> 60) & 4) as u32 | ((all >> 58) & 8) as u32
 }
 
-/// What a key stands for, in one cache line that is read without a lock.
+/// The rights and the range of a key, in one cache line that is read without a lock.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
 pub(super) struct Line {
     sequence: AtomicU32,
     what: AtomicU32,
-    /// Where what has the key is found.
+    /// The row of the region that has the key.
     row: AtomicU32,
     authority: AtomicU32,
     key: AtomicU64,
@@ -52,7 +52,7 @@ pub(super) struct Line {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// What a line said at one moment.
+/// The content of a line at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     what: u32,
@@ -66,7 +66,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// A live key.
+    /// The content of a line with a live key.
     pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
         let (kind, via) = match through {
             Through::Domain => (0, Via::default()),
@@ -87,13 +87,13 @@ impl Said {
         }
     }
 
-    /// The same, through endpoints with this authorization key.
+    /// Sets the authorization key that endpoints must have.
     pub(super) const fn under(mut self, authority: u64) -> Self {
         self.authority = fold(authority);
         self
     }
 
-    /// The same, of what is found in this row.
+    /// Sets the row of the region.
     pub(super) const fn at(mut self, row: u32) -> Self {
         self.row = row;
         self
@@ -104,12 +104,12 @@ impl Said {
         self.key
     }
 
-    /// Where what has it is found.
+    /// The row of the region that has the key.
     pub(super) const fn row(&self) -> u32 {
         self.row
     }
 
-    /// Somebody has the line, without a key.
+    /// The content of a line that is in use without a key.
     pub(super) fn owned() -> Self {
         Self { what: OWNED, ..Self::default() }
     }
@@ -118,13 +118,13 @@ impl Said {
         self.what & OWNED != 0
     }
 
-    /// Whether this is what the key gives.
+    /// Whether this is the content of a live line with this key.
     #[inline]
     pub(super) const fn is(&self, key: u64) -> bool {
         self.what & LIVE != 0 && self.key == key
     }
 
-    /// Whether an access may come through these; of their authority a fold is compared, which the region itself does in full.
+    /// Whether an access may come through this endpoint, from this peer. Compares only a fold of the authority; the region itself compares all of it.
     #[inline]
     pub(super) const fn admits(&self, via: Via) -> bool {
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
@@ -148,7 +148,7 @@ const fn check(what: u32, place: (u64, u64), part: (u64, u64), wanted: Access) -
 }
 
 impl Line {
-    /// Writes all of it. One thread at a time does so.
+    /// Writes the whole line. Only one thread at a time may do so.
     pub(super) fn write(&self, said: &Said) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
@@ -166,19 +166,19 @@ impl Line {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// Whether it may have this key: to be read, if so.
+    /// Whether the line may have this key, and is therefore worth reading.
     #[inline(always)]
     pub(super) fn may_be(&self, key: u64) -> bool {
         self.key.load(Ordering::Relaxed) == key
     }
 
-    /// Whether nobody had it at some moment.
+    /// Whether the line was not in use at some moment.
     #[inline(always)]
     pub(super) fn was_free(&self) -> bool {
         self.what.load(Ordering::Relaxed) & OWNED == 0
     }
 
-    /// Checks an access to a region that is open to all endpoints; `None` if it is not, or while it is being written.
+    /// Checks an access to a region that is open to all endpoints. `None` if it is not, or while the line is being written.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -198,7 +198,7 @@ impl Line {
         (open && whole).then(|| check(what, place, part, wanted))
     }
 
-    /// What it says; `None` while it is being written.
+    /// Reads the line. `None` while it is being written.
     #[inline(always)]
     pub(super) fn read(&self) -> Option<Said> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -283,7 +283,7 @@ mod model {
         Said::live(number, Access::REMOTE_READ, (number, number), through)
     }
 
-    /// Whoever reads a line has what was written at one time.
+    /// A reader of a line gets the values of one write.
     #[test]
     fn loom_a_line_is_of_one_writing() {
         let mut bounded = loom::model::Builder::new();

@@ -1,7 +1,8 @@
 //! The lines of a domain's keys: found without a lock, in about one cache miss where there are a million.
 //!
-//! A window's line is known by its index, a region's by the hash of its key ([`hashed`](super::hashed)). What has a line is found
-//! behind a lock of its own, which nobody holds for long; it says for itself whether it is still what the line said.
+//! A window's line is found by its index, a region's by the hash of its key ([`hashed`](super::hashed)). The region or window that has a line
+//! is behind a lock of its own, which is never held for long. A reader that gets it compares its key, because it may have changed since the
+//! line was read.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,10 +14,10 @@ use super::rows::Rows;
 use super::via::Via;
 use crate::memory::window::{Cell, Origin};
 
-/// A reader that was in the way of writers so often lets others run.
+/// A reader that met a writer this often yields its processor.
 const SPINS: u32 = 64;
 
-/// A slot that some own for a while.
+/// A slot for a value that readers share.
 type Slot<T> = RwLock<Option<Arc<T>>>;
 
 fn take<T>(slot: &Slot<T>) -> Option<Arc<T>> {
@@ -27,7 +28,7 @@ fn put<T>(slot: &Slot<T>, what: Option<&Arc<T>>) {
     *slot.write().unwrap_or_else(PoisonError::into_inner) = what.cloned();
 }
 
-/// An index of windows.
+/// The row of a window index.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C))]
 struct WindowRow {
@@ -45,14 +46,14 @@ pub(crate) struct Lines {
     regions: Rows<Slot<Registered>>,
 }
 
-/// What writers know of regions' rows, under the table's lock.
+/// The rows of regions that are in use. Protected by the table's lock.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     free: Vec<u32>,
     next: u32,
 }
 
-/// Where that is what a key gives.
+/// Where the region or window of a key is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner<'a> {
     Window(&'a Slot<Cell>),
@@ -60,7 +61,7 @@ pub(super) enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// What is there now; it may be another.
+    /// The region that is there now, which may be another than when the line was read.
     pub(super) fn region(self) -> Option<Arc<Registered>> {
         match self {
             Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
@@ -76,13 +77,13 @@ impl Lines {
         self.origin
     }
 
-    /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
+    /// The line of a region's key, if the key is at its own place. Otherwise the caller uses [`find`](Self::find).
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
         if self.origin.covers(key) { None } else { self.lines.glance(key) }
     }
 
-    /// Checks an access to a region that is open to all endpoints, if it is seen at once that it is.
+    /// Checks an access to a region that is open to all endpoints. `None` if that is not found at the key's own place.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -94,7 +95,7 @@ impl Lines {
         if self.origin.covers(key) { None } else { self.lines.check_open(key, via.authority, part, wanted) }
     }
 
-    /// What is made of what a key gives; `None` if it gives nothing.
+    /// Returns the result of `make` for the line of a key. `None` if no line has the key.
     pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
         for tries in 1_u32.. {
             if let Ok(found) = self.try_find(key, &make) {
@@ -116,7 +117,7 @@ impl Lines {
         Ok(said.map(|said| make(&said, self.owner(&said))))
     }
 
-    /// Where what has a region's key is found.
+    /// Where the region of a key is.
     pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
         Owner::Region(&self.regions, said.row())
     }
@@ -126,37 +127,37 @@ impl Lines {
         self.windows.get(self.origin.place_of(key))
     }
 
-    /// The window that owns this key, lent: deallocating it waits meanwhile.
+    /// Calls `then` with the window that owns this key. Deallocating the window waits meanwhile.
     pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
         let row = self.window_row(key)?;
         row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
     }
 
-    /// A window has this place, or none has. Under the table's lock.
+    /// Sets or removes the window of an index. Called under the table's lock.
     pub(crate) fn set_window(&self, place: u32, cell: Option<&Arc<Cell>>) {
         let Some(row) = self.windows.make(place) else { return };
         put(&row.cell, cell);
         row.line.write(&if cell.is_some() { Said::owned() } else { Said::default() });
     }
 
-    /// An allocated window is bound, or is so no more. Under the window's lock.
+    /// Records that an allocated window is bound, or is no longer bound. Called under the window's lock.
     pub(super) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
         if let Some(row) = self.window_row(key) {
             row.line.write(&bound.map_or_else(Said::owned, |window| said(window, 0)));
         }
     }
 
-    /// Whether a region has this key. Under the table's lock, as are the next four.
+    /// Whether a region has this key. Called under the table's lock, like the next four.
     pub(super) fn has_region(&self, key: u64) -> bool {
         matches!(self.lines.look(key), Ok(Some(_)))
     }
 
-    /// Whether a region's key would be found at a glance.
+    /// Whether the own place of a region's key is free.
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.lines.is_vacant(key)
     }
 
-    /// A region is there. False if there is no room.
+    /// Adds a region. False if there is no room.
     #[must_use]
     pub(super) fn add(&self, used: &mut Used, region: &Arc<Registered>) -> bool {
         let number = used.free.last().copied().unwrap_or(used.next);
@@ -173,7 +174,7 @@ impl Lines {
         true
     }
 
-    /// The region of a key is another one.
+    /// Replaces the region of a key.
     pub(super) fn replace(&self, region: &Arc<Registered>) {
         let Ok(Some(old)) = self.lines.look(region.key) else { return };
         if let Some(row) = self.regions.get(old.row()) {
@@ -182,7 +183,7 @@ impl Lines {
         }
     }
 
-    /// A region is gone. False if there was none.
+    /// Removes the region of a key. False if there is none.
     pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
         let Ok(Some(old)) = self.lines.look(key) else { return false };
         self.lines.remove(key);
@@ -217,7 +218,7 @@ mod tests {
         owner.region().is_some_and(|region| region.key == key)
     }
 
-    /// Random keys come and go; a set says which are there. Others look meanwhile, and always find those that stay.
+    /// Adds and removes random keys, and compares with a set. Another thread meanwhile always finds the keys that stay.
     #[test]
     fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
         let (lines, mut used) = (Lines::default(), Used::default());

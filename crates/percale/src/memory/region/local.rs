@@ -26,7 +26,7 @@ struct Table {
 }
 
 impl Table {
-    /// An index that no region has, of so many.
+    /// Takes an index that no region has, of `indices`.
     fn free_index(&mut self, indices: usize) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
@@ -54,12 +54,12 @@ impl Default for LocalKeys {
 }
 
 impl LocalKeys {
-    /// The key of a region; one is made when it is first asked for. An error if all are in use.
+    /// The key of a region, which is chosen at the first call. Fails if all are in use.
     pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if region.device.is_some() {
             return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());
         }
-        // Under the lock also where there is a key: none is made twice.
+        // The lock is taken even if there is a key, so that none is chosen twice.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = region.local.get() {
             return Ok(*key);
@@ -71,14 +71,14 @@ impl LocalKeys {
         Ok(*region.local.get_or_init(|| slot.key))
     }
 
-    /// A region that has a key is another [`Registered`] now.
+    /// Records that a region with a local key is another [`Registered`] now.
     pub(super) fn follow(&self, region: &Arc<Registered>) {
         let Some(key) = region.local.get() else { return };
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.slots[(key >> 8) as usize].region = Arc::downgrade(region);
     }
 
-    /// A region is closed.
+    /// Frees the key of a region that is closed.
     pub(super) fn forget(&self, region: &Registered) {
         let Some(key) = region.local.get() else { return };
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl LocalKeys {
         table.free.push(key >> 8);
     }
 
-    /// The memory at an address of this process, if the key's region has all of it, and (to be `written`) may be written by us.
+    /// The memory at an address of this process, if the key's region has all of it, and (if it is to be `written`) this process may write it.
     pub(super) fn find(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let slot = table.slots.get((key >> 8) as usize).filter(|slot| slot.key == key)?;

@@ -1,9 +1,9 @@
-//! Raw keys of peers that were mapped: what operations name a peer's region by, once its raw key is known here.
+//! Mapped raw keys of peers: the keys by which operations name a peer's region once its raw key is known here.
 //!
 //! A mapped key is a number of this domain's: its upper half is drawn at random when the domain is opened, and so is the first lower half, from
-//! which the domain counts up. An operation that names such a number is translated when it is posted, so a key that is mapped no more
-//! fails here, at once. Any other number is a peer's own key (regions may have every key of 64 bits): one meets a mapped key with the
-//! probability of 2^-64 for each key that was mapped.
+//! which the domain counts up. The key of an operation that names such a number is translated when the operation is posted, so a key that is no
+//! longer mapped fails here, at once. Any other number is a peer's own key (regions may have every key of 64 bits): such a key is equal to a
+//! mapped one with a probability of 2^-64 for each key that was mapped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,17 +13,17 @@ use super::RemoteMemory;
 use super::raw_key::{RAW_KEY_BYTES, wire_key};
 use crate::domain::Domain;
 
-/// What stands for no key at all (AMB-06): no key that the library chooses is this one. An application may choose it.
+/// The value that means no key (AMB-06): the library never chooses it as a key. An application may choose it.
 pub(crate) const NO_KEY: u64 = u64::MAX;
 
-/// Why a raw key was not mapped.
+/// The reason why a raw key was not mapped.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// Raw keys have 8 or 32 bytes.
     #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
     Length(usize),
-    /// The domain has as many as there can be.
+    /// The domain has the maximum number of mapped keys.
     #[error("2^32 keys are mapped; unmap some")]
     Full,
     /// The process is a fork of the one that opened the domain.
@@ -56,7 +56,7 @@ struct Table {
     keys: HashMap<u32, u64>,
     /// The first number.
     first: u32,
-    /// Numbers that were given out, from the first on; one that was given back is not given out soon again.
+    /// The count of numbers that were assigned, from the first on. A number that was released is not assigned again soon.
     given: u64,
 }
 
@@ -70,7 +70,7 @@ impl Default for Mapped {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
-            random = [0xA5; 8]; // Then an application that chooses such keys for its regions meets them.
+            random = [0xA5; 8]; // An application that chooses such keys for its regions then collides with them.
         }
         let random = u64::from_ne_bytes(random);
         let table = Table { keys: HashMap::new(), first: random as u32, given: 0 };
@@ -85,7 +85,7 @@ pub(crate) const fn above_small_numbers(random: u32) -> u32 {
 }
 
 impl Mapped {
-    /// Whether this may be a mapped key; if not, it is none.
+    /// Whether this may be a mapped key. If false, it is not one.
     #[inline]
     pub(crate) const fn covers(&self, key: u64) -> bool {
         (key >> 32) as u32 == self.upper
@@ -100,7 +100,7 @@ impl Mapped {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The peer's key that this one stands for.
+    /// The peer's key for this mapped key.
     pub(crate) fn find(&self, key: u64) -> Option<u64> {
         self.with(|table| table.keys.get(&(key as u32)).copied())
     }
@@ -137,13 +137,13 @@ pub struct MappedKey {
 crate::short_debug!(MappedKey, "MappedKey");
 
 impl MappedKey {
-    /// What operations name the peer's region by.
+    /// Returns the key by which operations name the peer's region.
     #[must_use]
     pub const fn key(&self) -> u64 {
         self.key
     }
 
-    /// A part of the peer's region. Addresses are as its owner has them: from 0, or from its base.
+    /// Returns the name of a part of the peer's region. Addresses are those of its owner: from 0, or from its base.
     #[must_use]
     pub const fn remote(&self, address: u64, len: u64) -> RemoteMemory {
         RemoteMemory { key: self.key, address, len }
@@ -159,11 +159,11 @@ impl Drop for MappedKey {
 }
 
 impl Domain {
-    /// Makes a key for operations of a raw key that a peer sent ([`Region::raw_key`](super::Region::raw_key)). Whether the peer has such a
-    /// region is found out by the first operation.
+    /// Maps a raw key that a peer sent ([`Region::raw_key`](super::Region::raw_key)) to a key for operations. Whether the peer has such a
+    /// region is not checked before the first operation.
     ///
     /// # Errors
-    /// If it is no raw key by its length, or this is a forked child.
+    /// If its length is not that of a raw key, 2^32 keys are mapped, or this is a forked child.
     pub fn map_raw(&self, raw_key: &[u8]) -> Result<MappedKey, MapError> {
         if !self.inner.is_here() {
             return Err(MapError::Forked);

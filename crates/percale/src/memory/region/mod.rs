@@ -11,17 +11,18 @@
 //! ```
 //!
 //! A [`Region`] owns its memory until it is closed. **Closing is synchronous**: when [`Region::close`] returns the memory, no
-//! access of any peer is under way and none will come. A peer that was stopped in the middle of one (by a debugger, say) makes it
-//! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
+//! access of any peer is under way and none will begin. If a peer was stopped in the middle of an access (by a debugger, say), closing
+//! returns [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
+//! * `error`: errors; `handle`, `lifecycle`: enabling, disabling, closing
 //! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `on_device`: regions of a device's memory
-//! * `counters`: what counts what peers write
-//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
-//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
+//! * `counters`: counters of writes by peers
+//! * `access`: rights; `via`: the endpoints and peers through which accesses may come; `windows`: the windows that are bound; `local`,
+//!   `verbs`: keys and rights in verbs' terms
+//! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
 
 mod access;
 mod counters;
@@ -85,7 +86,7 @@ pub struct Registration<'d> {
 
 crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.access);
 
-/// The same, whatever the domain.
+/// The options of a [`Registration`], without the domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     access: Access,
@@ -93,14 +94,14 @@ pub(crate) struct Terms {
     base: u64,
     counters: Vec<Arc<Counter>>,
     raw_key: bool,
-    /// Through whom accesses come once it is enabled.
+    /// The endpoints through which accesses may come once it is enabled.
     through: Through,
     /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
     authority: u64,
     disabled: bool,
     windows: bool,
     local_write: Option<bool>,
-    /// Whose memory it is, if not the host's.
+    /// The device that the memory belongs to, if it is not the host's.
     device: Option<Device>,
 }
 
@@ -122,7 +123,7 @@ impl<'d> Registration<'d> {
         Self { domain, terms }
     }
 
-    /// Of these terms.
+    /// Creates a registration with these terms.
     pub(crate) const fn of(domain: &'d Domain, terms: Terms) -> Self {
         Self { domain, terms }
     }
@@ -132,13 +133,13 @@ impl<'d> Registration<'d> {
         (self.domain, self.terms)
     }
 
-    /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
+    /// Sets the key (MR-032). Without, the domain chooses one that cannot be guessed.
     pub const fn key(mut self, key: u64) -> Self {
         self.terms.key = Some(key);
         self
     }
 
-    /// The address by which peers name the first byte (MR-030, MR-039). Default 0.
+    /// Sets the address by which peers name the first byte (MR-030, MR-039). Default 0.
     pub const fn base(mut self, address: u64) -> Self {
         self.terms.base = address;
         self
@@ -151,8 +152,8 @@ impl<'d> Registration<'d> {
         self
     }
 
-    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only who has all of them reaches it, by
-    /// [`Domain::map_raw`]. The key of operations is then the domain's to choose.
+    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only a peer that has all of them reaches it, by
+    /// [`Domain::map_raw`]. The domain then chooses the key of operations.
     pub const fn raw_key(mut self) -> Self {
         self.terms.raw_key = true;
         self
@@ -173,7 +174,7 @@ impl<'d> Registration<'d> {
         self
     }
 
-    /// Begins disabled: the key is taken, and nobody reaches the region before [`Region::enable`].
+    /// Creates the region disabled: its key is in use, and no peer reaches the region before [`Region::enable`].
     pub const fn disabled(mut self) -> Self {
         self.terms.disabled = true;
         self
@@ -185,15 +186,15 @@ impl<'d> Registration<'d> {
         self
     }
 
-    /// Of memory that the caller vouches for: it may be changed, by whoever has the right, though the region itself may not give that
-    /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
+    /// For memory that the caller vouches for: states that the memory may be changed, though the region itself may not give peers that
+    /// right. Windows that peers may change can then be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
     /// region [owns](Self::own) may be changed if it is the region's alone.
     pub const fn local_write(mut self) -> Self {
         self.terms.local_write = Some(true);
         self
     }
 
-    /// Of this device's memory (fi_mr(3), `iface` and `device`; HMEM-003): no instruction of this library touches it, its driver copies. It is
+    /// Registers this device's memory (fi_mr(3), `iface` and `device`; HMEM-003): no instruction of this library touches it, its driver copies. It is
     /// registered by [`raw`](Self::raw) only. Peers' accesses are executed by this process. An atomic operation changes elements as a
     /// whole for all accesses that are made through this process' regions, and not for programs of the device.
     pub const fn device(mut self, device: Device) -> Self {
@@ -204,7 +205,7 @@ impl<'d> Registration<'d> {
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
-    /// As [`RegisterError`] says.
+    /// See [`RegisterError`].
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         if self.terms.device.is_some() {
             return Err(RegisterError::Device(DeviceError::Mixed));
@@ -222,10 +223,10 @@ impl<'d> Registration<'d> {
     }
 }
 
-/// How the memory of a region is there.
+/// The properties of a region's memory.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    /// As long as the region: our own threads may touch it.
+    /// Mapped for as long as the region exists: our own threads may touch it.
     backed: bool,
     /// It may be changed.
     writable: bool,
@@ -234,14 +235,14 @@ struct Kept {
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
 pub struct Region {
     handle: Handle,
-    /// There until the region is closed.
+    /// `Some` until the region is closed.
     memory: Option<Buffer>,
 }
 
 crate::short_debug!(Region, "Region", access: |this| this.access(), len: |this| this.len());
 
 impl Region {
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.handle.registered.memory.len()
@@ -289,13 +290,13 @@ impl Region {
     /// copy of the memory, and the parent's region stays as it is.
     ///
     /// # Errors
-    /// As [`CloseError`] says, with the region.
+    /// See [`CloseError`]; the error contains the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         if let Err(error) = self.handle.close(Some(timeout)) {
             return Err(error.of(self));
         }
-        // What is dropped then has nothing left to keep.
+        // The region that is dropped then has no memory left to keep.
         self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
     }
 }
@@ -317,7 +318,7 @@ impl RawRegion {
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
     ///
     /// # Errors
-    /// As [`CloseError`] says, with the region.
+    /// See [`CloseError`]; the error contains the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         match self.handle.close(Some(timeout)) {
@@ -328,7 +329,7 @@ impl RawRegion {
 }
 
 impl Drop for RawRegion {
-    /// No new access begins. One may still be under way: only [`close`](RawRegion::close) says that none is.
+    /// Lets no new access begin. One may still be under way: only [`close`](RawRegion::close) waits until none is.
     fn drop(&mut self) {
         self.handle.park(None);
     }

@@ -1,11 +1,11 @@
-//! Accesses to a region that is a device's memory: by its driver, through pinned memory of the host.
+//! Accesses to a region of device memory: by the device's driver, through pinned host memory.
 
 use super::access::Refusal;
 use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
 use crate::memory::atomic::Request;
 use crate::memory::volatile::{Segment, Segments, View};
 
-/// What a peer is told.
+/// The error that is reported to the peer.
 fn refused(error: DeviceError) -> Refusal {
     crate::later::later!(warn: %error, "an access to a device's memory failed");
     match error {
@@ -14,7 +14,7 @@ fn refused(error: DeviceError) -> Refusal {
     }
 }
 
-/// All of a copy.
+/// All bytes of a copy.
 pub(super) fn whole(copy: &Pinned) -> Segments {
     Segments::one(copy.segment())
 }
@@ -29,7 +29,7 @@ pub(super) fn store(device: Device, to: &Segments, from: View<'_>) -> Result<(),
     Pieces::all(device).copy(to, copy.segment(), CopyWay::ToDevice).map_err(refused)
 }
 
-/// A copy of bytes.
+/// Returns a copy of bytes.
 pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Refusal> {
     if from.is_empty() {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Re
     Pieces::all(device).load(from, 0).map_err(refused)
 }
 
-/// Changes elements. As a whole for other accesses of this process' endpoints, not for the device's own programs.
+/// Changes elements. Atomic for other accesses through this process's endpoints, but not for the device's own programs.
 pub(super) fn change(
     device: Device,
     target: Segment,

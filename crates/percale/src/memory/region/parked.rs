@@ -1,7 +1,8 @@
-//! What was dropped while peers were still at it: memory of regions, and windows, which hold theirs, until those peers retired.
+//! Memory of regions, and windows, that were dropped while peers were still accessing them. They are kept until those peers have retired; a
+//! window holds its region for as long.
 //!
-//! That is looked for now and then, by endpoints of the domain as they make progress, and whenever a region comes or goes. Each look is
-//! short: nobody is waited for under the lock.
+//! Endpoints of the domain check this from time to time as they make progress; registering and closing regions check it too. Each check is
+//! short: it does not wait for peers under the lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use crate::memory::buffer::Buffer;
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     all: Mutex<Vec<One>>,
-    /// Whether there is anything, for those who only look.
+    /// Whether there is anything, for checks without the lock.
     any: AtomicBool,
 }
 
@@ -23,12 +24,12 @@ pub(super) struct Parked {
 struct One {
     revocation: Revocation,
     memory: Option<Buffer>,
-    /// It is a window, which holds its region.
+    /// For a window: its hold on its region.
     hold: Option<Hold>,
 }
 
 impl One {
-    /// Whether nobody uses it any more: no peer, and no window.
+    /// Whether it is no longer in use by any peer or window.
     fn is_over(&mut self) -> bool {
         self.revocation.is_over() && self.revocation.region().windows().are_gone()
     }
@@ -62,11 +63,11 @@ impl Parked {
     fn free_retired(&self) {
         let mut all = self.all();
         let mut retired = all.extract_if(.., One::is_over).collect::<Vec<_>>();
-        // Here, so that a window is either parked or holds its region no more.
+        // Under the lock, so that a window either is parked or no longer holds its region.
         retired.iter_mut().filter_map(|one| one.hold.as_mut()).for_each(Hold::let_go);
         self.any.store(!all.is_empty(), Ordering::Release);
         drop(all);
-        drop(retired); // Unmapping takes its time.
+        drop(retired); // After the lock: unmapping is slow.
     }
 
     /// How many windows hold this region.
@@ -79,13 +80,13 @@ impl Parked {
 }
 
 impl Drop for Parked {
-    /// What peers may still write is given to nobody: it leaks.
+    /// Leaks memory that peers may still write.
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {
                 crate::later::later!(warn: "a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(one.memory.take());
-                // Nor is that of a window's region, which is parked by itself.
+                // A window's hold is leaked too, so that the memory of its region, which is parked separately, is not freed either.
                 std::mem::forget(one.hold.take());
             }
         }

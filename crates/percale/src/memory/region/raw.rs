@@ -14,21 +14,20 @@ impl Registration<'_> {
 
     /// Registers up to [`IOV_LIMIT`] pieces of memory as one region; peers see them one behind the other (MR-010).
     ///
-    /// With `backed` the memory is touched by this process' own threads; without, only by the kernel, so that an access to memory
-    /// that is not (or not yet, or no longer) there is an error at the initiator and nothing worse (MR-026 to MR-028). Memory that
-    /// percale allocated is always backed. Memory that is said to be backed and is not is refused (MR-041).
+    /// With `backed` this process's own threads access the memory; without, only the kernel does, so that an access to memory
+    /// that is not (or not yet, or no longer) mapped is an error at the initiator and nothing worse (MR-026 to MR-028). Memory that
+    /// percale allocated is always backed. Memory that is registered as backed but is not mapped is rejected (MR-041).
     ///
     /// # Errors
-    /// As [`RegisterError`] says.
+    /// See [`RegisterError`].
     ///
     /// # Safety
     /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
     /// peers may read the memory (with REMOTE_READ, or through windows) and write it (with REMOTE_WRITE; through windows, if the
-    /// region gives that right or is registered with [`local_write`](Self::local_write)), so nobody holds references to it that
-    /// forbid this; and with `backed` it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may
-    /// write. Without, memory that peers may
-    /// change *atomically* is not unmapped nor its file cut while they do: those operations are instructions of this process, made
-    /// after the kernel has said that the page is there.
+    /// region gives that right or is registered with [`local_write`](Self::local_write)), so no references exist that forbid this. With `backed`
+    /// it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may write. Without `backed`, memory that
+    /// peers may change *atomically* is not unmapped, nor its file truncated, while they do: those operations are instructions of this process,
+    /// executed after the kernel has confirmed that the page is present.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
         if pieces.len() > 1
@@ -58,20 +57,20 @@ impl Registration<'_> {
         Ok(RawRegion { handle: self.register(memory, kept)? })
     }
 
-    /// Registers the whole address space of this process: peers name memory by its virtual address. What is not there is an error
-    /// at the initiator (the kernel makes every copy).
+    /// Registers the whole address space of this process: peers name memory by its virtual address. An access to memory that is not mapped is an
+    /// error at the initiator (the kernel makes every copy).
     ///
     /// # Errors
-    /// As [`RegisterError`] says.
+    /// See [`RegisterError`].
     ///
     /// # Safety
-    /// Peers may read and write everything, as the rights say: as for [`raw`](Self::raw), of all memory.
+    /// Peers may read and write all memory, within the rights. The contract of [`raw`](Self::raw) applies to all of it.
     pub unsafe fn everything(self) -> Result<RawRegion, RegisterError> {
         if self.terms.device.is_some() {
             return Err(DeviceError::Mixed.into());
         }
         const { assert!(IOV_LIMIT >= 1, "one piece") };
-        // SAFETY: the caller vouches for all memory; whoever copies leaves it to the kernel, which checks each address.
+        // SAFETY: the caller vouches for all memory; every copy is made by the kernel, which checks each address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };
         let kept = self.kept(false);
         Ok(RawRegion { handle: self.base(1).register(Segments::one(all), kept)? })

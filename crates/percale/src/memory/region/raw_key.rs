@@ -1,8 +1,8 @@
 //! Raw keys: names of regions that are longer than the keys of operations (fi_mr(3), FI_MR_RAW).
 //!
 //! 32 bytes: a random number, the region's base and length, and a code (HMAC-SHA-256 under a secret of the domain's, cut) over the three.
-//! They travel to peers by the application; what travels with an access is a digest of all of them, 8 bytes, under which the
-//! domain knows the region. So whoever lacks one of the 32 bytes names nothing, and nobody can compute one key from others.
+//! The application sends them to peers. An access carries an 8-byte digest of all of them, under which the domain knows the region. So a peer
+//! that lacks one of the 32 bytes names nothing, and no peer can compute one key from others.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ use super::mapped::NO_KEY;
 pub const RAW_KEY_BYTES: usize = 32;
 
 /// A name of a region that peers map before they use it ([`Domain::map_raw`](crate::Domain::map_raw)): plain data, to be sent to
-/// whoever may use the region. 32 bytes, or 8 of a region that was registered without one
+/// the peers that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
 /// ([`Registration::raw_key`](super::Registration::raw_key)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawKey {
@@ -25,20 +25,20 @@ pub struct RawKey {
 }
 
 impl std::fmt::Debug for RawKey {
-    /// What opens a region is not written to logs.
+    /// Does not print the key, which gives access to the region.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RawKey({} bytes)", self.len)
     }
 }
 
 impl RawKey {
-    /// To be sent to peers.
+    /// Returns the bytes to send to peers.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// That of a region without a long one: its key.
+    /// The raw key of a region that was registered without one: its key.
     pub(super) fn short(key: u64) -> Self {
         let mut bytes = [0; RAW_KEY_BYTES];
         bytes[..8].copy_from_slice(&key.to_le_bytes());
@@ -46,7 +46,7 @@ impl RawKey {
     }
 }
 
-/// The key under which a domain knows the region that a raw key names; `None` if no raw key is as long.
+/// The key under which a domain knows the region that a raw key names. `None` if no raw key has this length.
 pub(super) fn wire_key(raw: &[u8]) -> Option<u64> {
     if let Ok(short) = <[u8; 8]>::try_from(raw) {
         return Some(u64::from_le_bytes(short));
@@ -57,7 +57,7 @@ pub(super) fn wire_key(raw: &[u8]) -> Option<u64> {
     Some(first_word(&digest.finalize()))
 }
 
-/// What makes a domain's raw keys its own.
+/// The secret under which a domain computes the codes in its raw keys.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
@@ -76,12 +76,12 @@ struct Parts {
 }
 
 impl Secret {
-    /// A new one.
+    /// Creates a random secret.
     pub(crate) fn new() -> std::io::Result<Self> {
         random().map(Self)
     }
 
-    /// A new raw key, and the key under which to register its region.
+    /// Creates a raw key, and returns it with the key under which to register its region.
     pub(super) fn raw_key(&self, base: u64, len: u64) -> Result<(RawKey, u64), RegisterError> {
         loop {
             let parts = Parts { id: random().map_err(RegisterError::System)?, base: base.into(), len: len.into() };

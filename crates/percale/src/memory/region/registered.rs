@@ -1,4 +1,4 @@
-//! A region as the domain knows it: what peers may do with it, and to whom it was granted.
+//! A region as the domain knows it: the rights of peers, and the peers that it was granted to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,22 +19,22 @@ use crate::memory::volatile::{Segments, View};
 
 /// A peer that regions are granted to for direct access.
 pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
-    /// Makes the grant void, or begins to: waits for nothing. Accesses that the peer announced before may still be under way.
+    /// Revokes the grant, or begins to, without waiting. Accesses that the peer announced before may still be under way.
     fn revoke(&self, entry: u32);
 
     /// Whether the peer announces its accesses without fences, so that it must be fenced before a snapshot.
     fn is_unfenced(&self) -> bool;
 
-    /// Tells a peer that goes without fences that it had to be fenced.
+    /// Requests a peer that announces without fences to fence again, after it had to be fenced.
     fn ask_to_fence(&self);
 
-    /// What the peer announces now.
+    /// Returns a snapshot of the peer's announcement.
     fn snapshot(&self) -> Snapshot;
 
-    /// Whether a revoked entry is void, and whatever was announced at the snapshot is over, or the peer's process is. Looks once.
+    /// Whether a revoked entry is void, and the access that was announced at the snapshot is over or the peer's process has ended. Checks once.
     fn has_retired(&self, entry: u32, snapshot: Snapshot) -> bool;
 
-    /// A revoked entry, retired too: it may be used for another grant.
+    /// Releases a revoked entry that has retired: it may be used for another grant.
     fn release(&self, entry: u32);
 }
 
@@ -43,7 +43,7 @@ pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
 pub(crate) struct Grant {
     pub(crate) to: Arc<dyn Grantee>,
     pub(crate) entry: u32,
-    /// It lies beneath windows: the peer does not reach the region by it.
+    /// The grant lies beneath windows: the peer does not reach the region itself by it.
     beneath: bool,
 }
 
@@ -64,7 +64,7 @@ impl Grants {
         !self.closed
     }
 
-    /// Notes what lies beneath windows of a peer's, which ends with the region; else as [`add`](Self::add).
+    /// Like [`add`](Self::add), but for the grant that lies beneath a peer's windows, which ends with the region.
     #[must_use]
     pub(crate) fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
@@ -78,68 +78,68 @@ impl Grants {
         self.closed
     }
 
-    /// The grants by which peers reach the region itself are none of it any more; others may be made at once.
+    /// Removes and returns the grants by which peers reach the region itself. New ones may be made at once.
     pub(super) fn take(&mut self) -> Vec<Grant> {
         let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
         self.list = kept;
         taken
     }
 
-    /// Whether it was granted to nobody.
+    /// Whether the region itself is granted to no peer.
     pub(super) fn is_empty(&self) -> bool {
         self.list.iter().all(|grant| grant.beneath)
     }
 
-    /// The entry by which it is granted to this peer.
+    /// The entry by which the region is granted to this peer.
     pub(crate) fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
         let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
         self.list.iter().find(is_its).map(|grant| grant.entry)
     }
 
-    /// Forgets the grants to a peer that is gone.
+    /// Removes the grants to a peer that is gone.
     pub(crate) fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
         self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
     }
 
-    /// There will be no others; returns those that there are.
+    /// Closes the list to new grants, and returns the existing ones.
     pub(super) fn close(&mut self) -> Vec<Grant> {
         self.closed = true;
         std::mem::take(&mut self.list)
     }
 }
 
-/// A region as its domain has it. Immutable but for its grants.
+/// A region as its domain has it. Immutable except for its grants.
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
-    /// What peers may do, as checks compare it.
+    /// The rights of peers, in the form that checks compare.
     pub(super) rights: Access,
-    /// What windows may be bound to it.
+    /// The windows that may be bound to it.
     pub(super) windows: Windows,
-    /// It is a window, on this region.
+    /// If this is a window: the region that it is bound to.
     pub(super) beneath: Option<Weak<Self>>,
-    /// What its owner names it with.
+    /// The local key, by which the owner names it.
     pub(super) local: OnceLock<u32>,
-    /// Through whom accesses may come.
+    /// The endpoints and peers through which accesses may come.
     pub(super) through: Through,
-    /// The authorization key of endpoints that they come through ([`Via::authority`]).
+    /// The authorization key of these endpoints ([`Via::authority`]).
     pub(super) authority: u64,
-    /// How peers name the first byte.
+    /// The address by which peers name the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) memory: Segments,
-    /// The memory is there as long as the region is: our own threads may touch it. If not, only the kernel may.
+    /// The memory is mapped for as long as the region exists, so our own threads may touch it. Otherwise only the kernel may.
     pub(super) backed: bool,
-    /// Whose it is, if it is no host's: then only its driver touches it.
+    /// The device that the memory belongs to, if it is not the host's: then only the device's driver touches it.
     pub(super) device: Option<Device>,
     /// The sealed arena that it lies in.
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
     pub(super) grants: Mutex<Grants>,
-    /// Tells it from every other region of this process; taken when a peer is first told.
+    /// A number that distinguishes it from every other region of this process. Chosen when it is first sent to a peer.
     pub(super) generation: OnceLock<u64>,
     pub(super) counters: RegionCounters,
-    /// Whose it is: in a fork of that process nobody is at it.
+    /// The process that registered it: in a fork of that process no peer accesses it.
     pub(super) process: Process,
 }
 
@@ -172,8 +172,8 @@ impl Registered {
         })
     }
 
-    /// The same, for others to come through; nobody has entered it, or was granted it, and no window is bound. None can be bound to what
-    /// is nobody's.
+    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is granted to no peer, and no window
+    /// is bound to it. No window can be bound to it if it is disabled.
     pub(super) fn anew(&self, through: Through) -> Self {
         let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
         if through == Through::Nobody {
@@ -202,28 +202,28 @@ impl Registered {
         }
     }
 
-    /// Whether an access may come through these.
+    /// Whether an access may come through this endpoint, from this peer.
     #[inline]
     pub(crate) fn admits(&self, via: Via) -> bool {
         self.through.admits(via) && self.authority == via.authority
     }
 
-    /// What peers may do.
+    /// The rights of peers.
     pub(crate) const fn rights(&self) -> Access {
         self.rights
     }
 
-    /// Through whom accesses may come.
+    /// The endpoints and peers through which accesses may come.
     pub(crate) const fn through(&self) -> Through {
         self.through
     }
 
-    /// What windows may be bound to it, and how many are.
+    /// The windows that may be bound to it, and how many are.
     pub(crate) const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// What it lies on, if it is a window.
+    /// The region that it is bound to, if it is a window.
     pub(crate) const fn beneath(&self) -> Option<&Weak<Self>> {
         self.beneath.as_ref()
     }
@@ -233,12 +233,12 @@ impl Registered {
         self.key
     }
 
-    /// How peers name the first byte.
+    /// The address by which peers name the first byte.
     pub(crate) const fn base(&self) -> u64 {
         self.base
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub(crate) const fn len(&self) -> u64 {
         self.len
     }
@@ -253,7 +253,7 @@ impl Registered {
         self.backed
     }
 
-    /// Whose the memory is, if not the host's.
+    /// The device that the memory belongs to, if it is not the host's.
     pub(crate) const fn device(&self) -> Option<Device> {
         self.device
     }
@@ -263,18 +263,18 @@ impl Registered {
         self.located.as_ref()
     }
 
-    /// Who is inside.
+    /// The pin that counts the threads of this process that are inside.
     #[inline]
     pub(crate) const fn pin(&self) -> &Pin {
         &self.pin
     }
 
-    /// Whether this is the process of the domain that it is of, and not a fork of that.
+    /// Whether this is the process of its domain, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// Whom it was granted to.
+    /// The grants to peers.
     pub(crate) fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +286,7 @@ impl Registered {
         *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What count what peers write.
+    /// The counters of writes by peers.
     pub(crate) const fn counters(&self) -> &RegionCounters {
         &self.counters
     }

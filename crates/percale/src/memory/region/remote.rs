@@ -1,4 +1,4 @@
-//! How a region is named by those who may reach it.
+//! The names of regions that peers use to access them.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -7,8 +7,8 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A part of a peer's region, as its owner made it known ([`Region::remote`](super::Region::remote)): plain data, to be sent
-/// to whoever may use it.
+/// The name of a peer's region or a part of it, as its owner made it known ([`Region::remote`](super::Region::remote)): plain data,
+/// to be sent to the peers that may use it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The region's key.
@@ -16,7 +16,7 @@ pub struct RemoteMemory {
     /// The address of the first byte: counted from the region's first byte, unless the region was registered with another
     /// base ([`Registration::base`](super::Registration::base)).
     pub address: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
@@ -34,10 +34,10 @@ impl RemoteMemory {
     /// Length of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = size_of::<Bytes>();
 
-    /// A part of it.
+    /// Returns a part of it.
     ///
     /// # Panics
-    /// If the range is not within it. Where a peer had a say in the range, or in this name, use
+    /// If the range is not within it. If a peer supplied the range, or this name, use
     /// [`checked_slice`](Self::checked_slice).
     #[must_use]
     #[track_caller]
@@ -48,7 +48,7 @@ impl RemoteMemory {
         }
     }
 
-    /// A part of it, by a range that may be anything.
+    /// Returns a part of it, for a range that may be invalid.
     ///
     /// # Errors
     /// [`RemoteMemoryError::Range`] if the range is backwards or not within it.
@@ -61,18 +61,18 @@ impl RemoteMemory {
         Ok(Self { key: self.key, address: self.address.wrapping_add(range.start), len })
     }
 
-    /// To be sent to a peer.
+    /// Returns the bytes to send to a peer.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let bytes = Bytes { key: self.key.into(), address: self.address.into(), len: self.len.into() };
         zerocopy::transmute!(bytes)
     }
 
-    /// What a peer sent.
+    /// Decodes the bytes that a peer sent.
     ///
     /// # Errors
-    /// [`RemoteMemoryError::Length`] if these are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if its end is beyond the
-    /// last address: no region is there.
+    /// [`RemoteMemoryError::Length`] if there are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if the range ends beyond the
+    /// last address, where no region can be.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RemoteMemoryError> {
         let read = Bytes::read_from_bytes(bytes).map_err(|_| RemoteMemoryError::Length(bytes.len()))?;
         let (key, address, len) = (read.key.get(), read.address.get(), read.len.get());
@@ -83,11 +83,11 @@ impl RemoteMemory {
     }
 }
 
-/// Why bytes are no [`RemoteMemory`], or a range is no part of it.
+/// The reason why bytes do not encode a [`RemoteMemory`], or a range is not within it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteMemoryError {
-    /// Another number of bytes.
+    /// The number of bytes is wrong.
     #[error("{0} bytes are not the name of a peer's memory, which has {expected}", expected = RemoteMemory::BYTES)]
     Length(usize),
     /// The end is beyond the last address.

@@ -1,8 +1,12 @@
-//! Taking a region back: after this is over, nobody reads or writes its memory for a peer.
+//! Revoking a region: once this is over, no access of a peer to its memory is under way or begins.
 //!
-//! The order matters, and the loom model of [`rundown`](crate::memory::rundown) proves it: no thread of ours enters any
-//! more; each grant is made void; a fence, for peers that go without one, too; each peer's announcement is looked at; what
-//! was announced then is waited for.
+//! The order matters, and the loom model of [`rundown`](crate::memory::rundown) proves it:
+//!
+//! 1. From now on no thread of this process enters the region.
+//! 2. Each grant is made void.
+//! 3. A fence is executed, also on behalf of peers that announce without one.
+//! 4. A snapshot of each peer's announcement is taken.
+//! 5. The accesses that were announced at the snapshots are waited for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +14,12 @@ use std::time::{Duration, Instant};
 use super::registered::{Grant, Registered};
 use crate::memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
-/// A region that is being taken back.
+/// A region, or some of its grants, being revoked.
 #[derive(Debug)]
 pub(crate) struct Revocation {
     region: Arc<Registered>,
     waits: Vec<Wait>,
-    /// The region is not taken back, but some of its grants are.
+    /// Only some grants are revoked, and not the region.
     goes_on: bool,
 }
 
@@ -23,49 +27,49 @@ pub(crate) struct Revocation {
 #[derive(Debug)]
 struct Wait {
     grant: Grant,
-    /// What the peer had announced. `None` while it could not be fenced.
+    /// The snapshot of the peer's announcement. `None` while the peer could not be fenced.
     then: Option<Snapshot>,
 }
 
 impl Revocation {
-    /// Begins. The region is no longer in its domain's table.
+    /// Begins to revoke a region, which is no longer in its domain's table.
     pub(crate) fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
         let waits = void(&region);
         Self { region, waits, goes_on: false }
     }
 
-    /// Takes these grants of a region back, which goes on.
+    /// Begins to revoke some grants of a region. The region itself stays.
     pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
         Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
     }
 
-    /// Waits for what another one waits for, too, whose region is the same.
+    /// Adds the waits of another revocation of the same region.
     pub(super) fn join(&mut self, other: Self) {
         self.waits.extend(other.waits);
     }
 
-    /// What is being taken back.
+    /// The region.
     pub(crate) const fn region(&self) -> &Arc<Registered> {
         &self.region
     }
 
-    /// Whether it is over; looks once.
+    /// Whether it is over. Checks once, without waiting.
     pub(crate) fn is_over(&mut self) -> bool {
         if !self.region.is_here() {
-            return true; // Whoever was inside was so in the parent: its memory is not ours.
+            return true; // In a forked child: peers and threads that were inside access the parent's memory.
         }
         retire(&mut self.waits);
         self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
-    /// Waits until it is over; false if it is not after `timeout` (`None`: waits for ever).
+    /// Waits until it is over. False if it is not over after `timeout` (`None`: waits for ever).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> bool {
         wait_until(timeout, || self.is_over().then_some(())).is_some()
     }
 }
 
-/// Looks until there is something, for as long as `timeout` (`None`: for ever).
+/// Calls `look` until it returns `Some`, for at most `timeout` (`None`: for ever).
 pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     if let Some(found) = look() {
         return Some(found);
@@ -107,7 +111,7 @@ fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
     waits
 }
 
-/// Removes those whose peers are done.
+/// Removes the waits that have retired.
 fn retire(waits: &mut Vec<Wait>) {
     if waits.iter().any(|wait| wait.then.is_none()) {
         look(waits);
@@ -121,7 +125,7 @@ fn retire(waits: &mut Vec<Wait>) {
     });
 }
 
-/// Takes the snapshots that are missing. Peers that cannot be fenced are asked to fence by themselves, and looked at again later.
+/// Takes the missing snapshots. A peer that cannot be fenced is asked to fence its accesses itself; its snapshot is taken later.
 fn look(waits: &mut [Wait]) {
     let mut unfenced = waits.iter().filter(|wait| wait.then.is_none() && wait.grant.to.is_unfenced()).peekable();
     let mut all = true;

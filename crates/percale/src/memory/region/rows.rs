@@ -1,4 +1,4 @@
-//! Rows that never move: they are made as they are needed, and stay for as long as their table does.
+//! Rows that never move: they are allocated when they are needed, and live for as long as their table.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ const FIRST: u32 = if cfg!(loom) { 1 } else { 8 };
 /// Pages for 2^24 rows and more.
 const PAGES: usize = 18;
 
-/// A table whose rows are allocated when they are needed and never move.
+/// A table of rows that are allocated when they are needed and never move.
 #[derive(Debug)]
 pub(super) struct Rows<R>([OnceLock<Box<[R]>>; PAGES]);
 
@@ -17,7 +17,7 @@ impl<R> Default for Rows<R> {
     }
 }
 
-/// The page of a row, and its place there; `None` beyond what numbers can say.
+/// The page of a row, and its place there. `None` if the number is too large.
 #[inline]
 const fn place(number: u32) -> Option<(usize, usize)> {
     let Some(shifted) = number.checked_add(1 << FIRST) else { return None };
@@ -33,7 +33,7 @@ impl<R: Default> Rows<R> {
         self.0.get(page)?.get()?.get(at)
     }
 
-    /// A row, whose page is made if need be; `None` beyond the last.
+    /// A row. Allocates its page if necessary. `None` beyond the last.
     pub(super) fn make(&self, number: u32) -> Option<&R> {
         let (page, at) = place(number)?;
         let rows = 1_usize << (page as u32 + FIRST);

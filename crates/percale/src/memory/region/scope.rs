@@ -12,7 +12,7 @@ use crate::domain::Domain;
 use crate::memory::buffer::borrowed;
 use crate::memory::volatile::Segments;
 
-/// Where borrowed memory may be registered: see [`Domain::scope`].
+/// A scope in which borrowed memory may be registered: see [`Domain::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     /// All regions of this scope, closed or not.
@@ -33,13 +33,13 @@ pub struct ScopedRegion<'scope> {
 crate::short_debug!(ScopedRegion<'_>, "ScopedRegion");
 
 impl ScopedRegion<'_> {
-    /// Its key.
+    /// Returns its key.
     #[must_use]
     pub const fn key(&self) -> u64 {
         self.remote.key
     }
 
-    /// All of it, as peers name it.
+    /// Returns the name by which peers access all of it.
     #[must_use]
     pub const fn remote(&self) -> RemoteMemory {
         self.remote
@@ -47,10 +47,10 @@ impl ScopedRegion<'_> {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// Registers memory that the caller borrowed: peers may read and write it, as `access` says, until the scope ends.
+    /// Registers memory that the caller borrowed: peers may access it with the rights `access` until the scope ends.
     ///
     /// # Errors
-    /// As [`RegisterError`] says.
+    /// See [`RegisterError`].
     pub fn register(
         &'scope self,
         memory: &'env mut [u8],
@@ -66,21 +66,21 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-/// Closes every region, and waits for as long as that takes.
+/// Closes every region when it is dropped, and waits for as long as that takes.
 struct Ending<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 
 impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
         for mut handle in self.0.handles.take() {
-            // A borrow cannot be parked: a peer that does not move keeps us here until it does, or is dead.
-            // No window is bound to it: it is never given to one.
+            // A borrow cannot be parked: this waits for a peer that does not finish until it does, or is dead.
+            // No window is bound to the region, because scoped regions cannot be bound.
             handle.close(None).ok();
         }
     }
 }
 
 impl Domain {
-    /// Runs `f`, in which memory may be registered that is only borrowed. All regions of the scope are closed before this returns;
+    /// Runs `f`, in which borrowed memory may be registered. All regions of the scope are closed before this returns;
     /// a peer that was stopped in the middle of an access keeps it from returning.
     pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
         let scope = Scope { domain: self.clone(), handles: RefCell::default(), scope: PhantomData, env: PhantomData };

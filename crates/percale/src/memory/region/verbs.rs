@@ -1,4 +1,4 @@
-//! Registering as verbs programs do: by rights of which the local ones are checked, too.
+//! Registration in verbs' terms: with rights of which the local ones are checked, too.
 
 use bitflags::bitflags;
 
@@ -27,12 +27,12 @@ impl Domain {
     /// Registers memory as a verbs program does. The region owns it until it is closed.
     ///
     /// # Errors
-    /// As [`RegisterError`] says; [`LocalWrite`](RegisterError::LocalWrite) where peers could write and we not.
+    /// See [`RegisterError`]; [`LocalWrite`](RegisterError::LocalWrite) if peers could write the memory and this process could not.
     pub fn register_verbs(&self, memory: impl Into<Buffer>, access: VerbsAccess) -> Result<Region, RegisterError> {
         self.verbs_registration(access)?.own(memory)
     }
 
-    /// As [`register_verbs`](Self::register_verbs), with more to say.
+    /// Like [`register_verbs`](Self::register_verbs), but with more options.
     ///
     /// # Errors
     /// [`RegisterError::LocalWrite`].
@@ -52,7 +52,7 @@ impl Domain {
 }
 
 impl Region {
-    /// What work requests of this process name the memory with (L_Key): see [`LocalPiece`](crate::LocalPiece).
+    /// Returns the key by which work requests of this process name the memory (L_Key): see [`LocalPiece`](crate::LocalPiece).
     ///
     /// # Errors
     /// [`RegisterError::LocalKeys`] if all are in use.
@@ -60,7 +60,7 @@ impl Region {
         self.handle.keys.local_key(&self.handle.registered)
     }
 
-    /// The address of its first byte in this process.
+    /// Returns the address of its first byte in this process.
     #[must_use]
     pub fn local_address(&self) -> u64 {
         let first = self.handle.registered.memory.as_slice().first();
@@ -72,7 +72,7 @@ impl RawRegion {
     /// See [`Region::local_key`].
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys.local_key(&self.handle.registered)
     }

@@ -1,4 +1,4 @@
-//! What a region knows of the windows that are bound to it: how many, and what they may be.
+//! The state that a region keeps about the windows that are bound to it: how many, and what they may be.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -34,12 +34,12 @@ impl Windows {
         self.allowed
     }
 
-    /// Whether they may let peers change the memory.
+    /// Whether windows may let peers change the memory.
     pub(crate) const fn may_change(&self) -> bool {
         self.writable
     }
 
-    /// One window more; false if the region was closed.
+    /// Counts one more window. False if the region was closed.
     #[must_use]
     fn enter(&self) -> bool {
         let more = |bound: u32| (bound & (CLOSED | KEPT_OUT) == 0).then(|| bound + 1);
@@ -52,7 +52,7 @@ impl Windows {
         }
     }
 
-    /// Does something short while no window is bound; `None` if one is, or somebody else does so.
+    /// Calls `then`, which must be short, while no window is bound. `None` if one is bound, or another call of this is under way.
     pub(super) fn without<R>(&self, then: impl FnOnce() -> R) -> Option<R> {
         let keep_out = |bound: u32| (bound & !CLOSED == 0).then_some(bound | KEPT_OUT);
         self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep_out).ok()?;
@@ -65,24 +65,24 @@ impl Windows {
         self.bound.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Lets no window be bound any more, unless one is; then false.
+    /// Lets no window be bound from now on. False, and nothing changes, if one is bound.
     #[must_use]
     pub(super) fn close(&self) -> bool {
         let result = self.bound.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         result.is_ok() || result == Err(CLOSED)
     }
 
-    /// Lets no window be bound any more, whatever is bound now.
+    /// Lets no window be bound from now on, whatever is bound now.
     pub(super) fn abandon(&self) {
         self.bound.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// How many are bound, or were and peers are still at them.
+    /// The number of windows that are bound, or that were bound and that peers are still accessing.
     pub(super) fn count(&self) -> u32 {
         self.bound.load(Ordering::Acquire) & !(CLOSED | KEPT_OUT)
     }
 
-    /// Whether none is.
+    /// Whether [`count`](Self::count) is 0.
     pub(super) fn are_gone(&self) -> bool {
         self.count() == 0
     }
@@ -96,12 +96,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// `None` if the region was closed.
+    /// Holds a region. `None` if it was closed.
     pub(crate) fn on(region: &Arc<Registered>) -> Option<Self> {
         region.windows.enter().then(|| Self { region: Arc::clone(region), held: true })
     }
 
-    /// What let go holds the same region again. False if that was closed.
+    /// Holds the same region again after [`let_go`](Self::let_go). False if it was closed.
     #[must_use]
     pub(crate) fn again(&mut self) -> bool {
         self.held = self.held || self.region.windows.enter();
@@ -126,7 +126,7 @@ impl Drop for Hold {
     }
 }
 
-/// What a window shows of its region.
+/// The part of its region that a window shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slice {
     pub(crate) key: u64,
@@ -137,12 +137,12 @@ pub(crate) struct Slice {
 }
 
 impl Registered {
-    /// Whether no peer may be at it by itself, or was told how.
+    /// Whether it was granted to no peer, so that no peer accesses it directly or can begin to.
     pub(crate) fn was_granted_to_none(&mut self) -> bool {
         self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// A part of a region under a key of its own; the caller has checked that it is one. Its addresses are the region's.
+    /// Returns a part of a region with a key of its own. The caller has checked the range. Its addresses are the region's.
     pub(crate) fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
         let mut made = Self {
             key: 0,
@@ -169,7 +169,7 @@ impl Registered {
         made
     }
 
-    /// Another part of the same region, of what nobody entered and was granted to nobody.
+    /// Changes this into another part of the same region. No thread has entered it, and it was granted to no peer.
     pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key, through);

@@ -64,11 +64,11 @@ unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
     unsafe { to.wrapping_add(last).cast::<[u8; N]>().write(last_bytes) };
 }
 
-/// The most that [`copy_long`] hands to the C library at a time: above it, that copies by the processor's string
-/// instruction, which needs a run-up, a long one where another processor has the lines last written.
+/// The most that [`copy_long`] passes to the C library at a time. Above it the library uses the processor's string
+/// instruction, which has a startup cost, a high one if another processor was the last to write the lines.
 const PIECE: usize = 2048;
 
-/// From here on that instruction has made up for its run-up, and the library knows best.
+/// From here on that instruction makes up for its startup cost, so the copy is left to the library.
 const WHOLE: usize = 16 << 10;
 
 /// Copies any number of bytes.

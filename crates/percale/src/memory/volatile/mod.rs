@@ -1,20 +1,20 @@
-//! Memory that somebody else may read or write while we do.
+//! Memory that other threads or processes may read or write at the same time as we do.
 //!
 //! Two rules, after which everything else in the crate can be safe code:
 //!
-//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that nobody else writes, and a peer keeps no
-//!    promises. It is a [`Segment`] (ours, lent by whoever posted an operation) or a [`View`] (what arrived), both of
+//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that there are no other writers, and a peer keeps no
+//!    promises. It is a [`Segment`] (our memory, lent by the caller that posted an operation) or a [`View`] (bytes that arrived), both of
 //!    which only ever copy.
 //! 2. What was copied out is checked after the copy, never before: the original may change in between. Values that are checked are copied
-//!    by volatile reads (`View::read`), which a compiler may not repeat. Payloads are copied by ordinary copies, which say nothing of order or of
-//!    what a byte that changes meanwhile becomes: they go into private memory, and nobody looks at the original again.
+//!    by volatile reads (`View::read`), which a compiler may not repeat. Payloads are copied by ordinary copies, which guarantee neither an order
+//!    nor the value of a byte that changes meanwhile: they go into private memory, and the original is not read again.
 //!
-//! A segment knows no lifetime, so only this crate copies by one, and only on behalf of an operation or a region that its owner vouched for;
-//! others name their memory by segments and touch it by their own means.
+//! A segment has no lifetime, so only this crate copies through one, and only on behalf of an operation or a region that its owner vouched for.
+//! Other crates name their memory by segments and access it by their own means.
 //!
 //! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
 //!
-//! `segment`: memory of ours. `view`: memory that arrived. `copy`: how bytes are copied. `vectors`: what the kernel copies, for a socket.
+//! `segment`: our memory. `view`: bytes that arrived. `copy`: how bytes are copied. `vectors`: copies that the kernel makes for a socket.
 
 mod copy;
 mod segment;

@@ -1,4 +1,4 @@
-//! Memory of ours, lent to operations.
+//! Memory of this process, lent to operations.
 
 #![expect(
     unsafe_code,
@@ -17,7 +17,7 @@ pub struct Segment {
     len: usize,
 }
 
-// SAFETY: a segment is an address and a length; whoever made it promised that the memory may be used from any thread.
+// SAFETY: a segment is an address and a length; its creator promised that the memory may be used from any thread.
 unsafe impl Send for Segment {}
 // SAFETY: as above; a segment has no state of its own.
 unsafe impl Sync for Segment {}
@@ -49,7 +49,7 @@ impl Segment {
         self.len == 0
     }
 
-    /// The address of the first byte. Following it is as unsafe as making the segment was.
+    /// The address of the first byte. Dereferencing it is as unsafe as creating the segment.
     #[must_use]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr
@@ -106,7 +106,7 @@ impl Segments {
         f(&Self::one(unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }))
     }
 
-    /// As [`lend`](Self::lend), as something to write to.
+    /// Like [`lend`](Self::lend), but to write to.
     pub(crate) fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the borrow is exclusive and outlives the call; `f` uses what it is lent only until it returns.
         f(&Self::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }))
@@ -187,10 +187,10 @@ impl Segments {
         part
     }
 
-    /// As [`copy_to_raw`](Self::copy_to_raw) from the beginning on, by the processor's wide registers whatever the length (to 16 KiB).
+    /// Like [`copy_to_raw`](Self::copy_to_raw) from the beginning on, but by the processor's wide registers whatever the length (to 16 KiB).
     ///
     /// # Safety
-    /// As of [`copy_to_raw`](Self::copy_to_raw).
+    /// As for [`copy_to_raw`](Self::copy_to_raw).
     #[inline]
     pub(crate) unsafe fn copy_in_pieces(&self, to: *mut u8, len: usize) {
         match self.only() {

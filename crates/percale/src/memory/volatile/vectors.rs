@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::segment::{IOV_LIMIT, Segment, Segments};
 
-/// What the kernel is given: the segments, and bytes of our own before or behind them.
+/// The vectors for the kernel: the segments, and bytes of our own before or behind them.
 struct Vectors {
     list: [libc::iovec; IOV_LIMIT + 1],
     count: usize,
@@ -21,7 +21,7 @@ impl Vectors {
         Self { list: [none; IOV_LIMIT + 1], count: 0 }
     }
 
-    /// One without bytes may be without an address, too.
+    /// Adds a vector, unless it is empty: then its address may be invalid, too.
     #[inline]
     fn add(&mut self, first: *mut u8, len: usize) {
         if len > 0 {
@@ -92,7 +92,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let (mut a, mut b) = ([3_u8, 4], [5_u8, 6, 7]);
-        // SAFETY: the bytes are used by nobody else while the segments are.
+        // SAFETY: the bytes are not used otherwise while the segments are in use.
         let lend = |bytes: &mut [u8]| unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) };
         let from = Segments::new(&[lend(&mut a), Segment::EMPTY, lend(&mut b)]).unwrap();
         assert_eq!(from.send(ends.0.as_fd(), &[1, 2]), Ok(7));

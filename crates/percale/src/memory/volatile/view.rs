@@ -1,4 +1,4 @@
-//! Memory that somebody else may write.
+//! Memory that another process may write.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes, Unalign};
 use super::copy::{SHORT, copy_long, copy_short};
 use super::segment::{Segment, Segments};
 
-/// Bytes that arrived and may still change under our eyes (a ring slot), or that are ours already (a receive buffer).
+/// Bytes that arrived and may still change while we read them (a ring slot), or that are private already (a receive buffer).
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const u8,

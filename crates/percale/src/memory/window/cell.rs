@@ -1,16 +1,16 @@
 //! A window's state.
 //!
-//! Its lock is held for a moment only: whoever waits for a revocation looks at it again and again. (Where a device of verbs takes a window
-//! back, a moment is that of posting a request to it, or of deallocating its window; longer, only if that device is broken and just then
-//! makes a peer wait for a bind: five seconds at worst.) Whoever finds the window by its key
-//! takes it too. Locks: the domain's table, then a row of it, then a window's state, then a region's grants; never the other way round.
+//! Its lock is held only briefly: a thread that waits for a revocation polls and does not hold it while it waits. (If a verbs device revokes
+//! the window, the lock is held while a request is posted to the device, or while the device's window is deallocated. It is held longer only
+//! if that device is broken and just then makes a peer wait for a bind: five seconds at worst.) A thread that finds the window by its key
+//! also takes the lock. Lock order: the domain's table, then a row of it, then a window's state, then a region's grants; never the reverse.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{WindowError, WindowType};
 use crate::memory::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
 
-/// What a window is to be bound to: this part of a region.
+/// The part of a region that a window is to be bound to, and the window's rights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     pub(crate) offset: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// What is wrong with it, if anything is (MW-016, MW-020, AMB-48, AMB-50).
+    /// Checks that a window can be bound in this way (MW-016, MW-020, AMB-48, AMB-50).
     fn check(&self, region: &Registered) -> Result<(), WindowError> {
         let Self { offset, len, access } = self;
         let windows = region.windows();
@@ -37,7 +37,7 @@ impl Binding {
     }
 }
 
-/// Who invalidates.
+/// The side that invalidates a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     /// The owner, through this endpoint, by an operation to a peer: connected to that endpoint now, or known by this address.
@@ -61,12 +61,12 @@ struct State {
     key: u32,
     /// The address of the peer that it was last bound for, as its endpoint has it (type 2).
     peer: u64,
-    /// What the last bind used, to be used again for the same region: nobody has it.
+    /// The objects of the last bind, to be reused for the same region. There is no other reference to them.
     spare: Option<(Arc<Registered>, Hold)>,
 }
 
 impl State {
-    /// If a revocation is over, the window is unbound. Whether none is under way.
+    /// Unbinds the window if its revocation is over. Returns whether no revocation is under way.
     fn settle(&mut self) -> bool {
         if let Phase::Revoking { revocation, .. } = &mut self.phase {
             if !revocation.is_over() {
@@ -77,12 +77,12 @@ impl State {
         true
     }
 
-    /// Begins to take the window back, if it is bound; whether no revocation is under way then.
+    /// Begins to revoke the window, if it is bound. Returns whether no revocation is under way afterwards.
     fn revoke(&mut self, keys: &Keys) -> bool {
         match std::mem::replace(&mut self.phase, Phase::Unbound) {
             Phase::Bound { mut window, mut hold } => {
                 keys.set_bound(self.key, None);
-                // Others find it behind our lock alone. If nobody has it now, nobody is inside, and nobody comes.
+                // Other threads find the window only under our lock. If no thread has a reference now, none is inside, and none can enter.
                 if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
                     hold.let_go();
                     self.spare = Some((window, hold));
@@ -136,7 +136,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// An unbound window. `key` is the last that the index had.
+    /// Creates an unbound window. `key` is the last key of its index.
     pub(super) fn new(key: u32, kind: WindowType) -> Self {
         let state = State { phase: Phase::Unbound, key, peer: 0, spare: None };
         Self { index: key >> 8, kind, state: Mutex::new(state) }
@@ -161,7 +161,7 @@ impl Cell {
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
     }
 
-    /// What is bound, as its key finds it.
+    /// The window's part of its region, if it is bound, as its key finds it.
     pub(crate) fn bound(&self) -> Option<Arc<Registered>> {
         match &self.state().phase {
             Phase::Bound { window, .. } => Some(Arc::clone(window)),
@@ -177,7 +177,7 @@ impl Cell {
         }
     }
 
-    /// Takes the window back, waits until that is over, and then does something before anybody else does.
+    /// Revokes the window, waits until that is over, and then calls `then` without having released the lock.
     fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
         let over = || {
             let mut state = self.state();
@@ -186,8 +186,8 @@ impl Cell {
         wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
     }
 
-    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). The old key is dead
-    /// when this returns Ok.
+    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). When this returns Ok, the old
+    /// key is dead.
     pub(super) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
@@ -233,7 +233,7 @@ impl Cell {
         Ok(key)
     }
 
-    /// Begins to take back the key of a window of type 2. Whether that is over.
+    /// Begins to revoke the key of a window of type 2. Returns whether that is over.
     pub(crate) fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -249,7 +249,7 @@ impl Cell {
             return Err(WindowError::NotBound);
         }
         let ours = match (by, through) {
-            // Its peer may be gone, or have come again as another: then the address is the same.
+            // The peer may be gone, or have been restarted with another incarnation: then the address is still the same.
             (By::Owner(via, peer), Through::Pair(pair)) => {
                 pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
             }
@@ -267,12 +267,12 @@ impl Cell {
         self.state().settle()
     }
 
-    /// Takes the window back for good, and waits.
+    /// Revokes the window for good, and waits until that is over.
     pub(super) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
         self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
     }
 
-    /// Takes the window back for good, without waiting.
+    /// Revokes the window for good, without waiting.
     pub(super) fn abandon(&self, keys: &Keys) {
         let mut state = self.state();
         state.revoke(keys);
@@ -282,7 +282,7 @@ impl Cell {
         }
     }
 
-    /// The endpoint is gone through which it may be bound: then it is unbound (AMB-53).
+    /// Unbinds the window if it is bound through an endpoint that is being closed (AMB-53).
     pub(crate) fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
         let mut state = self.state();
         let Phase::Bound { window, .. } = &state.phase else { return };

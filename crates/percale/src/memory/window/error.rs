@@ -1,8 +1,8 @@
-//! Why a window was not allocated, bound or invalidated.
+//! Errors of window operations.
 
 use super::WindowType;
 
-/// Why something was not done with a window. Its state is as before (AMB-47), unless the error says otherwise.
+/// The reason why a window operation failed. The window's state is unchanged (AMB-47), unless the error states otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
@@ -47,9 +47,9 @@ pub enum WindowError {
     /// The window was deallocated before the operation's turn came.
     #[error("the window was deallocated")]
     Deallocated,
-    /// A peer that was in the middle of an access has not moved within the domain's
+    /// A peer that was in the middle of an access has not finished within the domain's
     /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The old key is dead; the window's memory is in use until the peer
-    /// moves. It may be tried again.
+    /// finishes. The operation may be tried again.
     #[error("a peer in the middle of an access does not move (stopped?); try again later")]
     Busy,
     /// The process is a fork of the one that opened the domain.

@@ -1,4 +1,4 @@
-//! What the application holds of a window.
+//! The application's handle of a window.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub struct Window {
 
 crate::short_debug!(Window, "Window", kind: |this| this.kind());
 
-/// What a window is at (MW-005).
+/// The state of a window (MW-005).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WindowState {
     /// No key reaches it.
     Unbound,
     /// Peers reach it by this key.
     Bound(u64),
-    /// This key is dead, but a peer that used it may still be at the memory.
+    /// This key is dead, but a peer that used it may still be accessing the memory.
     Revoking(u64),
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for WindowState {
 }
 
 impl Domain {
-    /// A new window, which is not bound (MW-001). Type 1 is always there; of type 2 the domain has the one that it was opened with
+    /// Allocates a window, which is not bound (MW-001). Type 1 is always available; of type 2 the domain has the one that it was opened with
     /// ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Domain {
         Ok(Window { keys, cell, closed: false })
     }
 
-    /// Which windows of type 2 it has.
+    /// The kind of type 2 windows that the domain has.
     #[must_use]
     pub fn type_two(&self) -> TypeTwo {
         self.inner.settings.type_two
@@ -69,7 +69,7 @@ impl Window {
         self.cell.kind()
     }
 
-    /// What it is at; [`Unbound`](WindowState::Unbound) in a forked child.
+    /// Returns the state of the window; [`Unbound`](WindowState::Unbound) in a forked child.
     #[must_use]
     pub fn state(&self) -> WindowState {
         if !self.keys.is_here() {
@@ -89,7 +89,7 @@ impl Window {
         if self.keys.is_here() { self.keys.long_key(self.cell.query().0) } else { self.key_with(0) }
     }
 
-    /// The key that it has when it is bound with these 8 bits (type 2).
+    /// The key that the window has when it is bound with these 8 bits (type 2).
     #[must_use]
     pub fn key_with(&self, byte: u8) -> u64 {
         self.keys.long_key(self.cell.index() << 8 | u32::from(byte))
@@ -102,10 +102,10 @@ impl Window {
     }
 
     /// Binds a window of type 1 to a range of a region, under a new key; an empty range unbinds it (MW-028 to MW-030). When this
-    /// returns Ok, nobody uses the window by its old key, and nobody will.
+    /// returns Ok, no access by the old key is under way, and none will begin.
     ///
     /// # Errors
-    /// As [`WindowError`] says; then the window is as before, but after [`Busy`](WindowError::Busy) and [`Closed`](WindowError::Closed)
+    /// See [`WindowError`]. The window is unchanged then, except that after [`Busy`](WindowError::Busy) and [`Closed`](WindowError::Closed)
     /// its old key is dead.
     pub fn bind(
         &mut self,
@@ -121,7 +121,7 @@ impl Window {
         Ok(remote)
     }
 
-    /// What the window is to be bound to, and how peers will name it but for the key.
+    /// The part of the region to bind the window to, and the name for peers, without the key.
     pub(crate) fn binding(
         &self,
         region: &impl Bindable,
@@ -138,11 +138,12 @@ impl Window {
         Ok((binding, remote))
     }
 
-    /// Deallocates the window, and unbinds it if it is bound (MW-003). When this returns Ok, nobody uses it.
+    /// Deallocates the window, and unbinds it if it is bound (MW-003). When this returns Ok, no peer is accessing it.
     ///
     /// # Errors
-    /// The window, whose key is dead, if a peer that is in the middle of an access does not move within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the window, whose key stays the parent's, in a forked child.
+    /// Returns the window if a peer that is in the middle of an access does not finish within the domain's
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); its key is dead then. In a forked child returns the window; its key still
+    /// belongs to the parent.
     pub fn close(mut self) -> Result<(), Self> {
         if !self.keys.is_here() || self.cell.close(&self.keys).is_err() {
             return Err(self);

@@ -24,12 +24,12 @@
 //!   with a message. An endpoint with bound windows of type **2A** is not closed; with type **2B** it is, and its windows are unbound.
 //!   A domain has one of the two ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
 //!
-//! As with regions, **taking back is synchronous**: when a rebind, an unbind, or the completion of an invalidation says so, no access
-//! by the old key is under way and none will come. While windows are bound to a region it is not closed (MW-004). A window that is
-//! dropped is unbound at once; what a peer is still at is kept until it is done.
+//! As with regions, **revocation is synchronous**: when a rebind or an unbind has returned, or an invalidation has completed, no access
+//! by the old key is under way and none will begin. A region is not closed while windows are bound to it (MW-004). A window that is
+//! dropped is unbound at once; memory that a peer is still accessing is kept until the peer is done.
 //!
 //! * `cell`: a window's state, which its owner and the domain's table share; `table`: windows by index, a part of the domain's keys
-//! * `handle`: what the application holds
+//! * `handle`: the application's handle
 
 mod cell;
 mod error;
@@ -54,7 +54,7 @@ pub enum WindowType {
     One,
     /// For one peer of one endpoint, which is not closed while the window is bound.
     TwoA,
-    /// For one peer of one endpoint, with which it ends.
+    /// For one peer of one endpoint. The window is unbound when the endpoint is closed.
     TwoB,
 }
 
@@ -91,7 +91,7 @@ bitflags! {
 }
 
 impl WindowAccess {
-    /// As regions have it.
+    /// The rights in the form that regions use.
     pub(crate) fn remote(self) -> Access {
         let mut access = Access::empty();
         access.set(Access::REMOTE_READ, self.contains(Self::READ));

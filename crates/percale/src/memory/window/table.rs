@@ -10,11 +10,11 @@ use crate::memory::region::{Lines, above_small_numbers};
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
 
-/// An index rests until so many others are free.
+/// An index is not reused until this many others are free.
 const REST: usize = 1 << 10;
 
-/// Where the keys of a table are, in 64 bits, and where they begin: both at random. So windows have a name space of their own, which no key meets
-/// that an application chooses for its regions without looking there; and a key of another process, or of an earlier one at the same
+/// The range of a table's keys within 64 bits, and where they begin in it: both are random. So windows have a name space of their own, in which
+/// a key that an application chooses for its regions falls only by accident; and a key of another process, or of an earlier one at the same
 /// address, names no window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
@@ -33,7 +33,7 @@ impl Origin {
         (key >> 32) as u32 == self.upper
     }
 
-    /// The lower half of a key, as windows know it, if it is a key of windows.
+    /// The lower half of a key, by which windows know it, if it is a key of windows.
     #[inline]
     pub(crate) fn short(self, key: u64) -> Option<u32> {
         self.covers(key).then_some(key as u32)
@@ -60,7 +60,7 @@ impl Default for Origin {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
-            random = [0x5A; 8]; // Such keys are only easier to meet.
+            random = [0x5A; 8]; // The only drawback is that other keys fall into this range more easily.
         }
         let random = u64::from_le_bytes(random);
         let upper = above_small_numbers((random >> 32) as u32);
@@ -88,7 +88,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table of keys that begin there.
+    /// Creates a table of keys with this origin.
     pub(crate) fn new(origin: Origin) -> Self {
         Self { origin, ..Self::default() }
     }
@@ -108,14 +108,14 @@ impl Table {
         windows.filter(|cell| cell.kind() != WindowType::One).cloned().collect()
     }
 
-    /// A region has a key.
+    /// Records that a region has this key.
     pub(crate) fn region_came(&mut self, key: u64) {
         if let Some(index) = self.index_of(key) {
             *self.taken.entry(index).or_default() += 1;
         }
     }
 
-    /// A region has it no more.
+    /// Records that a region no longer has this key.
     pub(crate) fn region_went(&mut self, key: u64) {
         if let Some(index) = self.index_of(key)
             && let Some(count) = self.taken.get_mut(&index)
@@ -127,7 +127,7 @@ impl Table {
         }
     }
 
-    /// The index whose window would own this key.
+    /// The index of the window that would own this key.
     fn index_of(&self, key: u64) -> Option<u32> {
         self.origin.short(key).map(|key| key >> 8)
     }
@@ -136,7 +136,7 @@ impl Table {
         self.origin.place_of(index << 8)
     }
 
-    /// An index of which no region has a key.
+    /// Takes a free index. No region has a key of that index.
     fn free_index(&mut self) -> Option<u32> {
         let fresh = (self.slots.len() as u32) < INDICES;
         for _ in 0..self.free.len() {
@@ -161,7 +161,7 @@ impl Table {
         None
     }
 
-    /// A new window.
+    /// Allocates a window.
     pub(crate) fn allocate(&mut self, lines: &Lines, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
         let index = self.free_index().ok_or(WindowError::Exhausted)?;
         let place = self.place(index);
@@ -172,7 +172,7 @@ impl Table {
         Ok(cell)
     }
 
-    /// A window is deallocated, whose last key was this.
+    /// Deallocates a window. `key` is its last key.
     pub(crate) fn free(&mut self, lines: &Lines, index: u32, key: u32) {
         let place = self.place(index);
         let Some(slot) = self.slots.get_mut(place as usize) else { return };

@@ -1,4 +1,4 @@
-//! Windows of a domain whose endpoints talk to themselves.
+//! Tests of windows in a domain with endpoints that send to themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +157,7 @@ fn mw_004_mw_030_a_region_is_not_closed_while_a_window_is_bound() {
     let name = window.bind(&region, 0..100, WindowAccess::READ).unwrap();
     let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
     assert_eq!(read(&endpoint, me, name.slice(0..3)).unwrap(), [0, 1, 2]);
-    // It goes on as before: more windows are bound to it.
+    // The region is unchanged: more windows are bound to it.
     let mut second = domain.window(WindowType::One).unwrap();
     second.bind(&region, 0..100, WindowAccess::READ).unwrap();
     window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
@@ -263,7 +263,7 @@ fn mw_007_amb_051_a_window_owns_256_keys() {
     }
 }
 
-/// A peer that is at everything it was granted, until it is told otherwise.
+/// A peer that accesses everything that it was granted, until `retired` is set.
 #[derive(Debug, Default)]
 struct Stuck {
     line: Line,

@@ -1,12 +1,11 @@
-//! Which of several connections between two incarnations lives: pure decisions, made from what one endpoint knows.
+//! The choice between several connections of two incarnations: pure decisions, made from what one endpoint knows.
 //!
-//! An initiator *claims* a connection when an accepting verdict reaches it and it finds nothing against it; from then
-//! on it turns the peer's own call away. Why exactly one survives when both call at once (i < b): both may accept each
-//! other's call before they hear a verdict. Then b, on hearing `i`'s, finds that it has accepted `i`'s call and that `i`
-//! is smaller, and gives its own up; `i` finds that its own is the smaller one's, and claims. If b had already claimed
-//! when `i` called, `i` hears `Busy` and waits for b's. Each endpoint's decisions are made one after the other on one
-//! thread, so each is either before or after the other's, and both orders agree. Who waits for a call that never
-//! completes tries again, on a timer or as soon as that call ends.
+//! An initiator *claims* a connection when an accepting verdict reaches it and it finds nothing against it; from then on it turns the peer's own call
+//! away. Why exactly one survives when both call at once (i < b): both may accept each other's call before they receive a verdict. Then b, on
+//! receiving `i`'s, finds that it has accepted `i`'s call and that `i` is smaller, and gives its own up; `i` finds that its own is the smaller one's,
+//! and claims. If b had already claimed when `i` called, `i` receives `Busy` and waits for b's. Each endpoint's decisions are made one after the
+//! other on one thread, so each is either before or after the other's, and both orders agree. An endpoint that waits for a call that never completes
+//! tries again, on a timer or as soon as that call ends.
 
 use std::net::SocketAddr;
 
@@ -41,13 +40,13 @@ pub(super) struct Stands {
     pub(super) there: bool,
 }
 
-/// What is known of where a peer is. Any incarnation can be claimed by a third party that has heard of it; so an incarnation alone is no
-/// reason to give a caller what belongs to another connection of that name.
+/// What is known of a peer's address. Any incarnation can be claimed by a third party that has learned of it; so an incarnation alone is no reason to
+/// give a caller what belongs to another connection of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whereabouts {
     /// It is at an address at which a call met it.
     Met,
-    /// It only says where it is.
+    /// It merely claims its address.
     Claimed,
 }
 
@@ -77,7 +76,7 @@ pub(super) enum Reply {
     Later(ConnectError),
     /// Tries again at once and has the peer give up this connection.
     Reset(Token),
-    /// Asks whether whoever answered holds the connection that stands.
+    /// Asks whether the endpoint that answered holds the connection that stands.
     Ask,
     /// Gives up.
     Fail(ConnectError),
@@ -92,7 +91,7 @@ pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
             Call::AcceptInstead
         }
         (Some(Stands { token, .. }), Whereabouts::Met) => Call::Duplicate(token),
-        // The token is the connection's: only its other end is told.
+        // The token belongs to the connection: only its other end gets it.
         (Some(_), Whereabouts::Claimed) => Call::Busy,
         (None, Whereabouts::Met) if knows.claimed || knows.accepted == Some(Whereabouts::Met) => Call::Busy,
         (None, Whereabouts::Claimed)
@@ -148,7 +147,7 @@ fn refused(why: Why, called: (SocketAddr, u16)) -> Reply {
     }
 }
 
-/// What comes of [`Reply::Ask`].
+/// The outcome of [`Reply::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// It is the peer of the connection that stands.
@@ -159,7 +158,7 @@ pub(super) enum Asked {
     Later(ConnectError),
 }
 
-/// Whoever was called says, and proves, that it holds the connection that stands, or it does not.
+/// Decides what follows from the answer of the endpoint that was called: `holds` if it has proved that it holds the connection that stands.
 pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked {
     match (holds, held) {
         (true, _) => Asked::Aliased,
@@ -394,7 +393,7 @@ mod tests {
             order in proptest::collection::vec(any::<u16>(), 0..200),
         ) {
             let mut model = Model { sides: Default::default(), calls: Vec::new() };
-            // What an earlier connection left: one side, or both, may still believe in it.
+            // The remains of an earlier connection: one side, or both, may still hold it.
             for (side, lost) in lost.iter().enumerate() {
                 model.sides[side].held = (!lost).then_some([0xff; 16]);
             }
@@ -428,7 +427,7 @@ mod tests {
             let [a, b] = &model.sides;
             prop_assert!(!a.wanted && !b.wanted);
             prop_assert!(a.accepted.is_empty() && b.accepted.is_empty());
-            // Who still holds what the other lost, and was never called, cannot know; all else agrees.
+            // A side that still holds what the other lost, and that was never called, cannot know of the loss. In all other cases the sides agree.
             if lost[0] == lost[1] {
                 prop_assert_eq!(a.held, b.held);
                 prop_assert!(a.held.is_some());

@@ -1,7 +1,7 @@
-//! What a thread of the library sheds of whoever started it, and a few threads that are there while there is something to do.
+//! A thread pool for background work of the library, and [`step_back`], which resets the CPU affinity and scheduling policy of the calling thread.
 //!
-//! A thread inherits its starter's processors and scheduling policy. An owner that is pinned and spins, or runs in real time,
-//! would leave a thread that sleeps most of the time no turn at all when it is needed.
+//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned and spins, or runs with
+//! real-time priority, a library thread with the same settings, which sleeps most of the time, would get no processor time at all when it is needed.
 
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler(2); each block states its own reason")]
 
@@ -24,12 +24,12 @@ pub(crate) trait Job: Send + 'static {
     /// Does it. It may take seconds.
     fn run(self);
 
-    /// Whether whoever asked for it still waits for it. Else it is dropped when its turn comes.
+    /// Returns whether the requester still waits for the result. If not, the job is dropped when its turn comes.
     fn is_wanted(&self) -> bool {
         true
     }
 
-    /// The peer that it is for, by the address that the kernel knows: others have threads besides.
+    /// The peer that the job is for, by the address that the kernel reports. Threads are kept for other peers.
     fn peer(&self) -> Option<IpAddr> {
         None
     }
@@ -45,7 +45,7 @@ pub(crate) struct Crew<J> {
 struct Jobs<J> {
     waiting: VecDeque<J>,
     threads: usize,
-    /// For whom threads work.
+    /// The peers for which threads work.
     working: Vec<IpAddr>,
 }
 
@@ -56,7 +56,7 @@ impl<J> fmt::Debug for Crew<J> {
 }
 
 impl<J: Job> Crew<J> {
-    /// One whose threads have this name.
+    /// Creates a pool of threads with this name.
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0, working: Vec::new() }) })
     }
@@ -113,7 +113,7 @@ impl<J: Job> Crew<J> {
 }
 
 impl<J: Job> Jobs<J> {
-    /// The first job whose peer has not its share of threads. What nobody wants needs no share.
+    /// Removes and returns the first job of a peer that has not used up its share of threads. A job that is no longer wanted needs no share.
     fn next(&mut self) -> Option<J> {
         let may = |job: &J| {
             let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();
@@ -153,7 +153,7 @@ mod tests {
     use std::sync::{Arc, Mutex, Weak};
     use std::time::Duration;
 
-    /// Waits until it may end, and says that it has.
+    /// A job that waits until it may end, and then reports its end.
     struct Waits {
         may_end: Arc<Mutex<Receiver<()>>>,
         ended: Sender<u8>,
@@ -185,7 +185,7 @@ mod tests {
         let may_end = Arc::new(Mutex::new(may_end));
         let job = |peer, wanted| Waits { may_end: Arc::clone(&may_end), ended: ended.clone(), peer, wanted };
         (0..2 * THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&alive))));
-        // What nobody waits for any more is not done.
+        // Jobs that are no longer wanted are not run.
         let gone = Arc::new(());
         (0..THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&gone))));
         drop(gone);

@@ -1,8 +1,8 @@
 //! How a connection being made goes on: from an attempt to an event, from an event to what becomes of it.
 //!
-//! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, then from the start again. Of an
-//! acceptor: talking (and met, meanwhile) → established; or draining, when something was said that must arrive; before it decides it
-//! may have a prober find out where its caller is. A set-up is taken out of the table while it is driven, so that decisions see only the *other* ones.
+//! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, then from the start again. Of an acceptor: talking (and met,
+//! meanwhile) → established; or draining, when the last words must arrive; before it decides, a prober may find out whether the caller is at its
+//! address. A set-up is removed from the table while it is driven, so that decisions see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -180,7 +180,7 @@ impl Reactor {
                 // What was read may have called for a proof.
                 Ok(None) if !setup.handshake.output().is_empty() => continue,
                 Ok(None) => return Next::Stay,
-                // The end of TCP says nothing while the confirmation may be on its way.
+                // The end of TCP means nothing while the confirmation may be on its way.
                 Err(Next::Fail(ConnectError::Closed(_))) if met => {
                     if let Some(socket) = setup.tcp.take() {
                         self.unregister(&socket);
@@ -269,8 +269,8 @@ impl Reactor {
         setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
     }
 
-    /// The acceptor has heard who calls. What the caller says of itself is true of the connection that it wants, if it gets one, and of
-    /// nothing else, unless a call to its address finds it there.
+    /// The acceptor has received the caller's hello. The caller's claims hold for the connection that it wants, if it gets one, and for nothing else,
+    /// unless a call to its address finds it there.
     fn greet(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
         if setup.refusal.is_none() && !setup.handshake.is_direct() {
             setup.refusal = Some(Why::NotItsAddress);
@@ -304,7 +304,7 @@ impl Reactor {
         if setup.refusal.is_none() && setup.at.is_some() { Err(Next::Prove) } else { self.decide(setup) }
     }
 
-    /// Somebody asks whether it was this endpoint that made a certain call, or whether it holds a connection with the one that asks.
+    /// Answers a caller that asks whether this endpoint made a certain call, or whether it holds a connection with the caller.
     fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> Next {
         let others = || self.setups.values().filter(|other| other.endpoint == setup.endpoint && other.is_initiator());
         let token = if setup.refusal.is_some() {
@@ -325,7 +325,7 @@ impl Reactor {
         Next::Drain(None)
     }
 
-    /// Calls the address at which the caller of an acceptor says that it is.
+    /// Calls the address that the caller of an acceptor advertises.
     pub(super) fn probe(&mut self, id: u64) {
         let Some(setup) = self.setups.get(&id) else { return };
         let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
@@ -344,7 +344,8 @@ impl Reactor {
         self.restart(number, prober);
     }
 
-    /// Whether the caller of an acceptor is where it says is known, or why that cannot be found out just now: decides.
+    /// Called when it is known whether the caller of an acceptor is at the address that it advertises, or why that cannot be found out just now:
+    /// decides.
     pub(super) fn proved(&mut self, caller: u64, found: Result<bool, ConnectError>) {
         let Some(mut setup) = self.setups.remove(&caller) else { return };
         setup.prober = None;
@@ -366,7 +367,7 @@ impl Reactor {
         self.settle(caller, setup, next);
     }
 
-    /// Whether the connection with `peer` is one over shared memory that stands at both ends.
+    /// Returns whether the connection with `peer` is one over shared memory that stands at both ends.
     fn holds(&self, endpoint: u64, peer: Incarnation) -> bool {
         let held = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer));
         held.is_some_and(|held| self.lives(held.serial))
@@ -399,7 +400,7 @@ impl Reactor {
             self.bury(setup.endpoint, hello.incarnation, serial, reason);
         }
         if accepts && setup.whereabouts == Whereabouts::Met {
-            // A third party that took this caller's name stands in nobody's way.
+            // A third party that took this caller's name does not block the caller itself.
             let posing = |other: &Setup| {
                 other.endpoint == setup.endpoint
                     && other.incarnation() == Some(hello.incarnation)
@@ -422,7 +423,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// The initiator has heard the verdict; `None` if it goes on talking.
+    /// Handles the verdict at the initiator; `None` if the handshake goes on.
     fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<Next> {
         let Some(knows) = self.knows(setup, hello.incarnation) else { return Some(Next::Drop) };
         let peer = hello.incarnation;
@@ -470,7 +471,7 @@ impl Reactor {
         }
     }
 
-    /// The initiator has asked whether whoever it called holds the connection that stands.
+    /// Handles the answer of the called endpoint to the question whether it holds the connection that stands.
     fn asked(&mut self, setup: &mut Setup, peer: Incarnation, verdict: &Verdict, knows: &Knows) -> Next {
         let (at, nonces) = (setup.called_at(), setup.handshake.nonces());
         let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };

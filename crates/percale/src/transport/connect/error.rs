@@ -12,7 +12,7 @@ use crate::wire::hello::{Malformed, VERSION};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens there.
+    /// No endpoint listens at this address.
     #[error("nobody listens at {0}: start the peer first, or correct its address")]
     Refused(SocketAddr),
     /// The network does not lead there.
@@ -21,7 +21,7 @@ pub enum ConnectError {
     /// No connection came about in time.
     #[error("{peer} did not complete the connection within {timeout:?}: see whether it makes progress, or wait longer")]
     Timeout {
-        /// Who was to be reached.
+        /// The address of the peer.
         peer: SocketAddr,
         /// How long it was tried.
         timeout: Duration,
@@ -29,7 +29,7 @@ pub enum ConnectError {
     /// The peer has another authorization key, or only one side has one.
     #[error("the authorization keys do not match: give both sides the same key, or none")]
     Authorization,
-    /// The peer speaks another version of the protocol.
+    /// The peer has another version of the protocol.
     #[error(
         "the peer speaks version {theirs} of the protocol, this is version {VERSION}: run the same release on both"
     )]
@@ -48,7 +48,7 @@ pub enum ConnectError {
     #[error("{peer} has no receive context {context}{}: name one that it has, and see that it is enabled",
         if *.closed { " open" } else { "" })]
     Context {
-        /// Who was reached.
+        /// The address that was reached.
         peer: SocketAddr,
         /// Which context was wanted.
         context: u16,
@@ -100,7 +100,7 @@ impl ConnectError {
         }
     }
 
-    /// What the kernel said to a call about a socket to `peer`.
+    /// The kernel's error for a call about a socket to `peer`.
     pub(super) fn of_socket(call: &'static str, errno: Errno, peer: SocketAddr, timeout: Duration) -> Self {
         match errno {
             // A firewall may answer so to connect(2) alone; else it is the call that is not allowed.
@@ -123,12 +123,12 @@ impl ConnectError {
         }
     }
 
-    /// What the kernel said to any other call.
+    /// The kernel's error for any other call.
     pub(super) fn of_call(call: &'static str, errno: Errno) -> Self {
         Self::System(named(call)(errno).to_string(), errno.raw_os_error())
     }
 
-    /// The same, of an error that may name its call.
+    /// Converts an I/O error, which may name its call.
     pub(super) fn of_error(error: &std::io::Error) -> Self {
         Self::System(error.to_string(), errno(error).unwrap_or(libc::EIO))
     }

@@ -1,12 +1,12 @@
 //! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
 //!
-//! It owns what was said so far. It decides nothing about transports or duplicates: an acceptor's owner gets
-//! [`Event::Wanted`], says as whom it answers, gets [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
-//! word itself. With a key, nothing of a peer's hello but its version, its flags and the context that it wants is looked at before the peer has proved
-//! that it knows the key; the initiator proves first, so that a stranger who merely connects gets nothing to try
-//! keys against. Proofs cover the role, both hellos and, the acceptor's, the verdict. The hellos have both nonces, both incarnations, the
-//! contexts, the address that the initiator advertises, and the address that was called as each side sees it: with a key these have to be
-//! the same, so a third party that passes the words on to another address, or back to the caller, gets no connection.
+//! The handshake owns all words received so far. It decides nothing about transports or duplicates. The owner of an acceptor gets [`Event::Wanted`],
+//! names the identity that answers, gets [`Event::Hello`] and answers with a [`Verdict`]; the owner of an initiator gets [`Event::Verdict`] and sends
+//! the last word itself. With a key, only the version, the flags and the wanted context of a peer's hello are looked at before the peer has proved
+//! that it knows the key. The initiator proves first, so that a stranger that merely connects gets nothing to try keys against. Proofs cover the
+//! role, both hellos and, in the acceptor's case, the verdict. The hellos carry both nonces, both incarnations, the contexts, the address that the
+//! initiator advertises, and the called address as each side sees it. With a key these have to be the same on both sides, so a third party that
+//! forwards the words to another address, or back to the caller, gets no connection.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -47,15 +47,15 @@ impl Key {
 const INITIATOR: &[u8] = b"percale initiator";
 const ACCEPTOR: &[u8] = b"percale acceptor";
 
-/// What a handshake has to tell its owner.
+/// An event that a handshake reports to its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// To the acceptor: which context is wanted, and whether the call only asks about a connection. It goes on with
     /// [`Handshake::speak_for`].
     Wanted { context: u16, probes: bool },
-    /// To the acceptor: who calls. It answers with [`Handshake::answer`].
+    /// To the acceptor: the caller's hello. The acceptor answers with [`Handshake::answer`].
     Hello(Hello),
-    /// To the initiator: who answered, and what.
+    /// To the initiator: the hello and the verdict of the endpoint that answered.
     Verdict(Hello, Verdict),
     /// After a verdict for verbs: the peer's queue pair. The acceptor answers with [`Handshake::offer`].
     Offered(Offered),
@@ -69,7 +69,7 @@ enum State {
     Prefix,
     /// The rest of it.
     Hello,
-    /// Acceptor: our owner says who is to answer.
+    /// Acceptor: waits until its owner has named the identity that answers.
     Choosing,
     /// Acceptor: the initiator's proof.
     Proof,
@@ -135,7 +135,7 @@ impl Handshake {
         &mut self.output
     }
 
-    /// Takes at most [`wants`](Self::wants) bytes. After an error the output may still hold what tells the peer why.
+    /// Takes at most [`wants`](Self::wants) bytes. After an error the output may still hold a message that carries the reason to the peer.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<Event>, ConnectError> {
         debug_assert!(bytes.len() <= self.wants(), "reading too far loses what follows the handshake");
         self.input.extend_from_slice(bytes);
@@ -213,7 +213,7 @@ impl Handshake {
         }
     }
 
-    /// The acceptor answers as `ours`, which is sent now. What [`feed`](Self::feed) would say follows.
+    /// Answers as `ours`, at the acceptor; the hello is sent now. Returns the next event, as [`feed`](Self::feed) does.
     pub(super) fn speak_for(&mut self, ours: &Hello) -> Result<Option<Event>, ConnectError> {
         self.ours = ours.to_bytes();
         self.output.extend_from_slice(self.ours.as_bytes());
@@ -268,7 +268,7 @@ impl Handshake {
         Ok(Some(event))
     }
 
-    /// Whether the acceptor was called by the address that its socket has, as far as that has to be so: with a key.
+    /// Returns whether the acceptor was called by the address that its socket has, as far as that has to be so: with a key.
     pub(super) fn is_direct(&self) -> bool {
         self.key.is_none() || self.theirs.is_some_and(|theirs| theirs.same_call(&self.ours))
     }
@@ -300,8 +300,8 @@ impl Handshake {
         self.state = if self.initiator { State::Offered } else { State::Commit };
     }
 
-    /// What an acceptor without descriptors says to its caller: a whole hello and a refusal. Nothing after it has
-    /// answered the caller, which would take this for something else.
+    /// The answer of an acceptor without descriptors to its caller: a whole hello and a refusal. It is empty if the caller got an answer before,
+    /// because it would take this one for something else.
     pub(super) fn no_descriptors(&self) -> Vec<u8> {
         if !matches!(self.state, State::Prefix | State::Hello | State::Choosing) {
             return Vec::new();
@@ -312,7 +312,7 @@ impl Handshake {
         bytes
     }
 
-    /// Tells a peer that proved nothing that it goes no further.
+    /// Sends a refusal to a peer that proved nothing.
     fn refuse(&mut self, why: Why) {
         let verdict = Verdict { ruling: Ruling::Refuse, why, token: [0; 16] };
         self.output.extend_from_slice(verdict.to_bytes().as_bytes());
@@ -341,10 +341,10 @@ pub(super) mod fuzz {
         }
     }
 
-    /// What a side has to say at most.
+    /// The most bytes that a side sends.
     const MOST: usize = HELLO_BYTES + size_of::<VerdictBytes>() + size_of::<Proof>() + size_of::<OfferedBytes>();
 
-    /// Feeds `bytes`, in pieces whose sizes they choose themselves, to both roles, with and without a key.
+    /// Feeds `bytes`, in pieces of sizes that the bytes themselves determine, to both roles, with and without a key.
     pub(in super::super) fn drive(bytes: &[u8]) {
         for (initiator, key) in [(true, false), (true, true), (false, false), (false, true)] {
             let ours = hello(1, key);

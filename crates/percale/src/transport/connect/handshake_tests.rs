@@ -1,4 +1,4 @@
-//! Two handshakes that talk to each other, and strangers.
+//! Tests of two handshakes that talk to each other, and of strangers.
 
 use proptest::prelude::*;
 
@@ -124,7 +124,7 @@ proptest! {
         fuzz::drive(&bytes);
     }
 
-    /// A well-formed conversation with a few bytes changed: whoever has a key never accepts it.
+    /// A well-formed conversation with a few bytes changed: a side that has a key never accepts it.
     #[test]
     fn with_a_key_no_changed_byte_passes(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
         let [mut a, mut b] = pair([Some("k"), Some("k")]);

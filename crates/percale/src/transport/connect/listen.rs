@@ -1,4 +1,4 @@
-//! The sockets at which an endpoint is found, and the address that it tells its peers.
+//! The sockets at which an endpoint is found, and the address that it advertises to its peers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ pub(super) struct Listeners {
     pub(super) tcp: Option<ProcessSocket>,
     /// Where local peers meet, if the endpoint allows shared memory and the kernel has such sockets.
     pub(super) unix: Option<ProcessSocket>,
-    /// What peers are told.
+    /// The address that peers get.
     pub(super) address: SocketAddr,
     /// Why that address.
     pub(super) explanation: String,
@@ -58,7 +58,7 @@ impl Listeners {
         Ok(Self { tcp: Some(tcp), unix: unix.and_then(meeting_place), address, explanation })
     }
 
-    /// Those of a context, whose calls come in at an address that others listen at.
+    /// Creates the listeners of a context. Its TCP calls arrive at the listener of its site.
     pub(super) fn of_context(address: SocketAddr, explanation: String, unix: Option<&Incarnation>) -> Self {
         Self { tcp: None, unix: unix.and_then(meeting_place), address, explanation }
     }
@@ -67,7 +67,7 @@ impl Listeners {
 /// Tries whether an endpoint could listen at this address, at any port.
 ///
 /// # Errors
-/// What the system says.
+/// The error that the system reports.
 pub(crate) fn tcp_listens(ip: IpAddr) -> io::Result<()> {
     let address = SocketAddr::new(ip, 0);
     let socket = tcp_socket(address).map_err(named("socket"))?;
@@ -103,7 +103,7 @@ pub(super) fn unix_listener(incarnation: &Incarnation) -> io::Result<ProcessSock
     Ok(socket)
 }
 
-/// Short messages leave at once, if the system allows to say so.
+/// Sets TCP_NODELAY, if the system allows it, so that short messages leave at once.
 pub(super) fn send_at_once(socket: &ProcessSocket) {
     if let Err(error) = sockopt::set_tcp_nodelay(socket, true) {
         later!(warn: %error, "setsockopt failed: short messages may wait for others");
@@ -123,7 +123,7 @@ pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSoc
     })
 }
 
-/// Whether a call waits at a listener. (Without free descriptors `accept4` fails whether one does or not.)
+/// Returns whether a call waits at a listener. (Without free descriptors `accept4` fails whether one does or not.)
 pub(super) fn is_called(listener: &ProcessSocket) -> bool {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
     // If that cannot be found out, one may wait.

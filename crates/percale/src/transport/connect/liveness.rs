@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, and the descriptor that tells when it has ended.
+//! The credentials of the process at the other end of a Unix socket, and the descriptor that becomes readable when that process has ended.
 
 #![expect(unsafe_code, reason = "getsockopt for two options that rustix lacks; each block states its own reason")]
 
@@ -23,7 +23,7 @@ pub(super) struct Credentials {
     pub(super) uid: u32,
 }
 
-/// Who connected, or who listens, at the other end.
+/// Returns the credentials of the process that connected, or that listens, at the other end.
 pub(super) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,7 +1,7 @@
-//! How the service thread tells an endpoint what happened.
+//! The mailbox through which the service thread reports events to an endpoint.
 //!
-//! A mailbox is a locked list, a flag that its owner may look at for nothing, and a way to wake it. The flag is
-//! set after the push and cleared under the lock, so a notice is never overlooked, at most looked for in vain.
+//! A mailbox is a locked list, a flag that its owner can read at almost no cost, and a way to wake the owner. The flag is set after the push and
+//! cleared under the lock, so a notice is never missed; at most, the owner takes the lock and finds nothing.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,22 +16,22 @@ use crate::transport::shm::Mappings;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;
 
-/// Who the peer of a connection is.
+/// The identity of a connection's peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Which life of which endpoint.
+    /// The incarnation of the peer endpoint.
     pub incarnation: Incarnation,
     /// The address that it advertises; where that is another machine's loopback address, the one it called from.
     pub address: SocketAddr,
-    /// Which context of that address.
+    /// The context at that address.
     pub context: u16,
-    /// Whether a call to that address met this peer: else it only says so.
+    /// Whether a call to that address met this peer. If not, the peer merely claims the address.
     pub proven: bool,
     /// Its process, as this process sees it; 0 if it does not. Known over shared memory only.
     pub pid: i32,
     /// Its user: over shared memory the kernel's word, else its own.
     pub uid: u32,
-    /// Whether it says that it runs on this very kernel.
+    /// Whether the peer claims to run on this very kernel.
     pub host_local: bool,
 }
 
@@ -47,12 +47,12 @@ pub trait LocalBell: Send + Sync {
     /// Makes the sealed memory of a new pair.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel reports.
     fn make_pair(&self) -> std::io::Result<OwnedFd>;
     /// Maps the memory of a pair and the page of a peer for a link; `None` if the link is to do that.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel reports.
     fn map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<Option<Mappings>> {
         let _ = (pair, peer_bell);
         Ok(None)
@@ -82,7 +82,7 @@ pub struct ShmParts {
     pub peer_bit: u32,
     /// The Unix socket (SOCK_SEQPACKET, non-blocking).
     pub control: ProcessSocket,
-    /// Where in the peer's memory a word lies, and its value, to find out whether its memory can be read.
+    /// The address of a word in the peer's memory, and its value, to find out whether that memory can be read.
     pub peer_nonce: (u64, u64),
     /// Whether the endpoint allows reading and writing the peer's memory directly.
     pub cma: bool,
@@ -97,11 +97,11 @@ pub enum Made {
     Shm(ShmParts),
     /// Over TCP: non-blocking, without delay; the peer's first frame is the next to read.
     Tcp(ProcessSocket),
-    /// Over queue pairs, which are connected; and the TCP connection over which the two met, whose end is the peer's.
+    /// Over connected queue pairs, and the TCP connection over which the two sides met. The end of that TCP connection means that the peer has ended.
     Verbs(Box<Wire>, ProcessSocket),
 }
 
-/// What happened.
+/// An event that the service thread reports to an endpoint.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
@@ -111,35 +111,35 @@ pub enum Notice {
         attempt: Option<u64>,
         /// Names the connection for [`Registration::closed`](super::Registration::closed) and in [`Notice::Dead`].
         serial: u64,
-        /// Whose it is.
+        /// The peer of the connection.
         identity: PeerIdentity,
         /// What to make the link of.
         link: Made,
-        /// Why this transport.
+        /// The reason for this transport.
         reason: String,
     },
     /// An attempt failed.
     Failed {
-        /// Which.
+        /// The attempt.
         attempt: u64,
-        /// Why.
+        /// The reason.
         error: ConnectError,
     },
-    /// An attempt led to a peer that there is a connection to already, or to this endpoint itself. Whoever answered has proved that it
-    /// holds that connection.
+    /// An attempt reached a peer to which a connection exists already, or this endpoint itself. The endpoint that answered has proved that it holds
+    /// that connection.
     Aliased {
-        /// Which attempt.
+        /// The attempt.
         attempt: u64,
-        /// Whom it reached.
+        /// The incarnation that it reached.
         incarnation: Incarnation,
     },
     /// An established connection is over: its peer died, closed it, or lost it. What arrived before is still in it.
     Dead {
-        /// Which connection.
+        /// The connection.
         serial: u64,
-        /// Whose.
+        /// The incarnation of its peer.
         incarnation: Incarnation,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Another incarnation was reached at the advertised address of a connection's peer, so that one is gone. Comes
@@ -147,16 +147,16 @@ pub enum Notice {
     Replaced {
         /// The old connection.
         serial: u64,
-        /// Whose it was.
+        /// The incarnation of the former peer.
         old: Incarnation,
-        /// Who is there now.
+        /// The incarnation that was reached at the address.
         new: Incarnation,
     },
     /// A stranger called and was turned away. Only the latest few are kept for an owner that does not look.
     TurnedAway {
-        /// From where it called.
+        /// The address from which it called.
         from: SocketAddr,
-        /// Why.
+        /// The reason.
         error: ConnectError,
     },
 }
@@ -164,7 +164,7 @@ pub enum Notice {
 /// How many strangers an unread mailbox remembers.
 const STRANGERS: usize = 64;
 
-/// Where an endpoint finds what happened.
+/// The notices for one endpoint.
 pub struct Mailbox {
     flag: AtomicBool,
     queue: Mutex<Vec<Notice>>,
@@ -178,13 +178,13 @@ impl fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// An empty one; `wake` is called whenever something has arrived. It must not block. What was stored before a sequentially
-    /// consistent fence in it is seen by whoever looks after one of its own.
+    /// Creates an empty mailbox. `wake` is called whenever a notice has arrived; it must not block. If `wake` executes a sequentially consistent
+    /// fence, a thread that looks after a later sequentially consistent fence of its own sees everything that was stored before the fence in `wake`.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake: Box::new(wake) })
     }
 
-    /// Whether there may be something. Costs one relaxed load.
+    /// Returns whether there may be something. Costs one relaxed load.
     #[must_use]
     #[inline]
     pub fn has_notices(&self) -> bool {
@@ -199,7 +199,7 @@ impl Mailbox {
         std::mem::take(&mut *queue)
     }
 
-    /// Takes the connection `serial` back, if the owner has not seen it yet: says whether that was so.
+    /// Removes the notice of the connection `serial` if the owner has not seen it yet. Returns whether it was removed.
     pub(super) fn retract(&self, serial: u64) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |notice: &Notice| matches!(notice, Notice::Established { serial: its, attempt: None, .. } if *its == serial);
@@ -209,7 +209,8 @@ impl Mailbox {
         notice.is_some()
     }
 
-    /// Takes back the oldest connection whose peer nobody has met, if the owner has not seen so many of them yet: its serial.
+    /// Removes the notice of the oldest connection to a peer that was not met at its address, if the owner has yet to see more than `limit` such
+    /// notices. Returns the serial of the connection.
     pub(super) fn retract_oldest(&self, limit: usize) -> Option<u64> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let unproven = |notice: &Notice| match notice {

@@ -1,4 +1,5 @@
-//! The meeting of two local endpoints over an abstract Unix socket: who is there, and what each needs of the other.
+//! The meeting of two local endpoints over an abstract Unix socket: it verifies the process at the other end, and exchanges what each side needs from
+//! the other.
 //!
 //! The acceptor's socket is named by its incarnation; the initiator comes with the token that it was given over TCP.
 //! Each side opens a pidfd for the other, and its address space, *before* it sends its half, and the half carries a random challenge
@@ -33,7 +34,7 @@ use crate::wire::why::Why;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Degraded {
     pub(super) why: Why,
-    /// What the kernel said (here or at the peer), or 0.
+    /// The error number of the kernel (here or at the peer), or 0.
     pub(super) errno: i32,
 }
 
@@ -127,7 +128,7 @@ pub(super) enum Room {
 }
 
 impl Room {
-    /// Descriptors that pairs leave: so many of those that the process may have, or a quarter if that is less.
+    /// Descriptors that pairs leave free: this many of those that the process may have, or a quarter of them if that is less.
     const SPARE: u64 = 256;
 
     /// Checks whether there is room for a pair, given the newest descriptor: the kernel gives the lowest one that is free.
@@ -229,7 +230,7 @@ impl Meeting {
         Ok(true)
     }
 
-    /// The acceptor's answer to an offer. On failure it says so to the initiator, who then decides for TCP.
+    /// Answers an offer as the acceptor. A failure is reported to the initiator, which then chooses TCP.
     pub(super) fn answer(
         bell: &Arc<dyn LocalBell>,
         control: ProcessSocket,
@@ -288,7 +289,7 @@ impl Meeting {
         &self.control
     }
 
-    /// Ends the meeting: what the link is made of, what is watched from now on, and who the peer is. `None` if the
+    /// Ends the meeting. Returns the parts of the link, what is watched from now on, and the credentials of the peer process. Returns `None` if the
     /// other side has passed nothing yet.
     pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
         let Passed { half, bell, event, mappings } = self.passed?;

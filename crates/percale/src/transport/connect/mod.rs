@@ -3,26 +3,26 @@
 //! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
 //! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
 //!
-//! * `handshake` is what is said over TCP, without I/O. TCP is the authority: it decides who the peer is, whether it
-//!   knows the key, and which transport is used.
+//! * `handshake` is the protocol over TCP, without I/O. TCP is the authority: it decides the identity of the peer, whether it knows the key, and
+//!   which transport is used.
 //! * `arbiter` decides which of several connections between two incarnations lives.
 //! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host; `pairing` connects queue pairs.
-//! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` goes on with
-//!   it and `settle` says what becomes of it. `liveness` watches local peers afterwards.
+//! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` advances it and `settle` handles its outcome.
+//!   `liveness` watches local peers afterwards.
 //! * `facilities` lists what the system must allow for shared memory, and tries it.
-//! * `background` lets the thread run where and when there is room, wherever its starter is pinned.
+//! * `background` is a thread pool, and resets the CPU affinity and the scheduling policy of the library's threads.
 //!
 //! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
 //! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
 //! with it the connection stands on both sides. Whatever fails at the meeting degrades to the TCP connection that is
 //! open already. Locks: a mailbox's and the command queue's, both held for a push or a swap and never together.
 //!
-//! Several endpoints may share one address, as *contexts* of a *site*: a caller's hello says which context it wants, and is
-//! answered by that one. Each is an endpoint of its own in everything else.
+//! Several endpoints may share one address, as *contexts* of a *site*: a caller's hello names the context that it wants, and is answered by that one.
+//! Each is an endpoint of its own in everything else.
 //!
-//! A peer is its incarnation, and an address belongs to whoever is met there. Before an acceptor decides, a *prober* calls the address that
-//! the caller advertises, and asks whether the call was made there. Whoever is not met gets a connection of its own at most: no name, no
-//! token, and no say in what belongs to another peer (`arbiter`).
+//! A peer is its incarnation, and an address belongs to the endpoint that is met there. Before an acceptor decides, a *prober* calls the address that
+//! the caller advertises, and asks whether the call was made there. A caller that is not met there gets a connection of its own at most: no name, no
+//! token, and no influence on what belongs to another peer (`arbiter`).
 
 mod arbiter;
 pub(crate) mod background;

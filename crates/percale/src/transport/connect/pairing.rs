@@ -1,19 +1,19 @@
 //! Queue pairs of a connection being made.
 //!
-//! The initiator makes its own and names it; the acceptor makes its own, connects it, and answers; the initiator connects, and
-//! its last word says whether that is the connection. So each side can receive before the other may send. Whoever cannot
-//! make or connect one says so, and the two go on over the TCP connection that is open already.
+//! The initiator makes its own queue pair and names it; the acceptor makes its own, connects it, and answers; the initiator connects, and its last
+//! word states whether the queue pairs carry the connection. So each side can receive before the other may send. A side that cannot make or connect a
+//! queue pair reports that, and the two go on over the TCP connection that is open already.
 //!
-//! **Not on the service thread.** A device takes milliseconds for a queue pair, and where a peer's port is not found the kernel looks
-//! for it for a second. So [`Pairs`] has threads of its own for that, as long as there is something to do; what came of it comes back as a
-//! command, and finds its set-up by number, if that is still about the same.
+//! **Not on the service thread.** A device takes milliseconds for a queue pair, and where a peer's port is not found the kernel looks for it for a
+//! second. So [`Pairs`] has threads of its own for that, as long as there is something to do. The result comes back as a command, and is used if the
+//! set-up with that number still waits for it.
 //!
 //! **A round trip.** Two ports may both be active and not reach each other. So before the initiator's last word a message goes over the queue
 //! pairs, and its acknowledgement comes back; else the connection is made over TCP, if that is allowed, and the address is remembered for a while.
 //!
-//! **What callers cost.** A queue pair has locked memory before its caller has said its last word, so only [`UNDECIDED`] callers of a
-//! domain have one, or wait for one, at a time. The next ones are told [`CROWDED`] and try again; when half of their time is over they
-//! go on over TCP, if that is allowed.
+//! **The cost of callers.** A queue pair has locked memory before its caller has sent its last word, so only [`UNDECIDED`] callers of a domain have
+//! one, or wait for one, at a time. Further callers get [`CROWDED`] and try again; when half of their time is over they go on over TCP, if that is
+//! allowed.
 
 use std::io;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ use crate::wire::why::Why;
 /// How many callers may have queue pairs that they have not chosen yet: 41 MiB of locked memory.
 pub(super) const UNDECIDED: usize = 64;
 
-/// What the next one is told. (It is also what a device may say: then trying again is right, too.)
+/// The error that further callers get. A device may report it as well: trying again is right then, too.
 pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 
 /// How long a round trip may take where TCP is allowed besides; and where it is not: a device gives up after some four seconds.
@@ -106,11 +106,11 @@ impl Job for Pair {
     }
 }
 
-/// Queue pairs being made, a few at a time: so many peers whose ports are not found hold up no other.
+/// A thread pool that makes a few queue pairs at a time, so that a peer with a port that is not found does not hold up other peers.
 pub(super) type Pairs = Crew<Pair>;
 
 impl Reactor {
-    /// Whether one more caller may have a queue pair.
+    /// Returns whether one more caller may have a queue pair.
     fn has_place(&self) -> bool {
         let undecided = |setup: &&Setup| (setup.wire.is_some() || setup.pairing.is_some()) && setup.is_called();
         let waiting = self.pairs.waiting(|pair| pair.is_called && pair.is_wanted());
@@ -144,7 +144,7 @@ impl Reactor {
         }
     }
 
-    /// The peer has named its queue pair, or said why it has none; `None` if the set-up goes on talking.
+    /// Handles the peer's answer: the name of its queue pair, or the reason why it has none. Returns `None` if the set-up goes on talking.
     pub(super) fn offered(&self, id: u64, setup: &mut Setup, theirs: Offered) -> Option<Next> {
         if setup.is_called() {
             let place = if self.has_place() { Ok(()) } else { Err(CROWDED) };
@@ -161,7 +161,7 @@ impl Reactor {
         }
     }
 
-    /// What came of a job.
+    /// Handles the result of a job.
     pub(super) fn paired(&mut self, id: u64, number: u64, result: Result<Box<Wire>, u32>) {
         let Some(mut setup) = self.setups.remove(&id) else { return };
         let Some(pairing) = setup.pairing.take_if(|pairing| pairing.number == number) else {

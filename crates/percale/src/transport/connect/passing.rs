@@ -1,8 +1,7 @@
 //! Packets with descriptors over a Unix socket, and the checks that received descriptors have to pass.
 //!
-//! A peer may pass anything. What is used afterwards is certain: as many descriptors as expected (all others are closed
-//! at once), memory that cannot change its size and can be mapped writable, wake-ups that do not
-//! block, unless the peer says otherwise later (see `bell`).
+//! A peer may pass anything. What is used afterwards is certain: as many descriptors as expected (all others are closed at once), memory that cannot
+//! change its size and can be mapped writable, wake-ups that do not block, unless the peer changes that later (see `bell`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -46,7 +45,7 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    // Interrupted, it is made again: nobody is told of the same packet twice.
+    // An interrupted call is repeated: it has received nothing, so no packet is received twice.
     let mut receive =
         || rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags);
     let got = match uninterrupted(&mut receive) {

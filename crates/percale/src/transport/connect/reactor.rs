@@ -1,10 +1,9 @@
 //! The service thread: one epoll, one list of timers, and everything that is under way, by number.
 //!
-//! It never blocks but in epoll. What is registered with epoll carries its owner's number and a channel; numbers are
-//! never used twice, so an event for something that is gone finds nothing. Set-ups and callers are registered
-//! edge-triggered and always driven until the kernel says "again"; a stray event is harmless. Listeners are
-//! level-triggered, and while no descriptor can be had they are not listened to, so the thread does not spin: a
-//! descriptor in reserve lets it tell callers so instead of leaving them in the queue.
+//! It never blocks but in epoll. What is registered with epoll carries its owner's number and a channel; numbers are never used twice, so an event
+//! for something that is gone finds nothing. Set-ups and callers are registered edge-triggered and always driven until the kernel returns EAGAIN; a
+//! stray event is harmless. Listeners are level-triggered, and while no descriptor can be had they are not listened to, so the thread does not spin.
+//! With a descriptor in reserve it answers callers that there are none, instead of leaving them in the queue.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -45,20 +44,20 @@ const PIDFD: u64 = 2;
 /// The number that stands for the command queue.
 const WAKE: u64 = 0;
 
-/// How many callers of one endpoint may be there that have not said who they are.
+/// The most callers of one endpoint that may be connected before they have sent a hello.
 const HALF_OPEN: usize = 1024;
 
-/// How many callers of one endpoint may be there without a connection that stands.
+/// The most callers of one endpoint that may be connected without an established connection.
 const UNFINISHED: usize = 8192;
 
-/// How many connections an endpoint holds whose peers nobody has met at their addresses. The oldest goes first.
+/// The most connections of an endpoint to peers that were not met at their addresses. The oldest is dropped first.
 const UNPROVEN: usize = 1024;
 
-/// How many calls are taken at one wake-up, so that timers get their turn.
+/// The most calls that are accepted at one wake-up, so that timers get their turn.
 const BATCH: usize = 64;
 
-/// So many, and no more than this part of the descriptors that the process may have: what strangers hold leaves room for what the
-/// application opens. Asked each time, for the limit can change.
+/// Returns `count`, but at most 1/`part` of the process's descriptor limit, so that the descriptors that strangers hold leave room for those that the
+/// application opens. The limit is read on each call because it can change.
 fn at_most(count: usize, part: u64) -> usize {
     let descriptors = kernel::limit(libc::RLIMIT_NOFILE);
     descriptors.map_or(count, |most| count.min(usize::try_from(most / part).unwrap_or(count))).max(1)
@@ -121,14 +120,14 @@ impl Endpoint {
     }
 }
 
-/// Someone at the Unix socket who has not said why.
+/// A caller at the Unix socket that has not sent its purpose yet.
 struct Caller {
     endpoint: u64,
     socket: ProcessSocket,
     due: Instant,
 }
 
-/// A local peer whose connection stands.
+/// A local peer with an established connection.
 struct Watch {
     endpoint: u64,
     incarnation: Incarnation,
@@ -151,7 +150,7 @@ pub(super) struct Reactor {
     callers: HashMap<u64, Caller>,
     /// By serial.
     watches: HashMap<u64, Watch>,
-    /// When all of them are looked at, though nothing was heard of any.
+    /// When all of them are looked at, even without an event of any.
     round: Option<Instant>,
     timers: BTreeSet<(Instant, u64)>,
     reserve: Option<OwnedFd>,
@@ -209,7 +208,7 @@ impl Reactor {
             self.expire();
             self.look_around();
             if !self.watches.is_empty() {
-                // There is a local peer. Here nobody waits for it, as the thread that sends would.
+                // A local peer exists. Registering takes time, and on this thread no sender waits for it.
                 barrier::register();
             }
         }
@@ -279,7 +278,7 @@ impl Reactor {
                             site.members.remove(&index);
                         }
                     }
-                    // Nobody waits in a process that is ending.
+                    // No thread waits for this answer in a process that is ending.
                     done.send(()).unwrap_or_default();
                 }
                 Command::Paired { setup, number, result } => self.paired(setup, number, result),
@@ -370,7 +369,8 @@ impl Reactor {
         self.wake_at(due, id);
     }
 
-    /// With no descriptor left: takes one call all the same, says so, and closes it. `false` if not even that works.
+    /// Called when no descriptor is left: accepts one call with the reserved descriptor, answers that there are no descriptors, and closes it.
+    /// Returns `false` if even that fails.
     fn turn_away(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
@@ -396,7 +396,7 @@ impl Reactor {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
                 Err(Errno::MFILE | Errno::NFILE) if !listen::is_called(listener) => return None,
-                // A caller whose hello has not come yet gives its descriptor to the next.
+                // A caller that has not sent its hello yet gives up its descriptor to the next caller.
                 Err(Errno::MFILE | Errno::NFILE) if self.drop_stranger(id) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     if !self.turn_away(id, unix) {
@@ -406,7 +406,7 @@ impl Reactor {
                 }
                 // The caller is gone already.
                 Err(Errno::CONNABORTED | Errno::PROTO) => {}
-                // Not allowed any more: callers are told at once, instead of waiting in the queue.
+                // Not allowed any more: callers get an error at once, instead of waiting in the queue.
                 Err(error @ (Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::INTR)) => {
                     self.stop_listening(id, unix, error);
                     return None;
@@ -420,7 +420,7 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener at which no call can be taken: whoever waits there, or comes later, is refused by the kernel.
+    /// Closes a listener at which no call can be accepted: the kernel then refuses callers that wait there or arrive later.
     fn stop_listening(&mut self, id: u64, unix: bool, errno: Errno) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let listeners = &mut endpoint.opened.listeners;
@@ -504,7 +504,7 @@ impl Reactor {
         }
     }
 
-    /// Turns away the oldest caller whose hello has not come yet. False if there is none.
+    /// Turns away the oldest caller that has not sent its hello yet. Returns false if there is none.
     fn drop_stranger(&mut self, endpoint: u64) -> bool {
         let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };
@@ -522,7 +522,8 @@ impl Reactor {
         }
     }
 
-    /// An endpoint has one more connection whose peer nobody has met: if these are too many, drops the oldest.
+    /// Called when an endpoint has one more connection to a peer that was not met at its address: drops the oldest such connection if there are too
+    /// many.
     pub(super) fn limit_unproven(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         // One has come, so one goes.
@@ -531,7 +532,7 @@ impl Reactor {
             return self.drop_unproven(id, serial, false);
         }
         if matches!(endpoint.opened.naming, Naming::None) {
-            return; // Its owner knows whom it needs.
+            return; // Its owner knows which connections it needs.
         }
         let unproven = || endpoint.held.values().filter(|held| held.at.is_none()).map(|held| held.serial);
         if unproven().count() > most
@@ -562,7 +563,7 @@ impl Reactor {
     fn accept_unix(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, _)) = self.accept(id, true) else { return };
-            // The kernel knows who calls: another user has no business here, and takes no place.
+            // The kernel knows the caller's user: a caller of another user is rejected at once and takes no place.
             let ours = rustix::process::geteuid().as_raw();
             if liveness::credentials(socket.as_fd()).map_or(true, |caller| caller.uid != ours) {
                 continue;
@@ -587,7 +588,7 @@ impl Reactor {
         }
     }
 
-    /// Someone at the Unix socket said something: if it is a token that was given out, the meeting goes on.
+    /// Handles a message of a caller at the Unix socket: if it has a token that was given out, the meeting goes on.
     fn hear(&mut self, id: u64) {
         let Some(Caller { endpoint, socket, due }) = self.callers.remove(&id) else { return };
         let (offer, descriptors) = match passing::receive::<Offer>(socket.as_fd()) {
@@ -676,8 +677,8 @@ impl Reactor {
         }
     }
 
-    /// Whether the connection is one over shared memory whose peer neither ended nor closed it. What somebody says over TCP then
-    /// does not end it.
+    /// Returns whether the connection uses shared memory and the peer has neither ended nor closed it. A message of any caller over TCP then does not
+    /// end the connection.
     pub(super) fn lives(&self, serial: u64) -> bool {
         self.watches.get(&serial).is_some_and(Watch::lives)
     }
@@ -713,8 +714,7 @@ pub(super) const fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Tells a caller that there are no descriptors, as far as it goes: it finds a closed connection at worst, and tries
-/// again.
+/// Answers a caller that there are no descriptors, as far as possible: at worst the caller finds a closed connection and tries again.
 fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
     let bytes = handshake.no_descriptors();
     // What is left unread when the socket is closed would take the answer with it.

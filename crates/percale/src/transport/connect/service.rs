@@ -36,11 +36,11 @@ bitflags! {
     }
 }
 
-/// How an endpoint wants to be found and to find others.
+/// The settings by which an endpoint is found and finds others.
 pub struct EndpointOptions {
     /// Where to listen; port 0 takes a free one, a wildcard address listens on all interfaces.
     pub bind: SocketAddr,
-    /// With a wildcard: the interface whose address is advertised. Without: the best one.
+    /// The interface that provides the advertised address, if `bind` is a wildcard. `None` chooses the best one.
     pub interface: Option<String>,
     /// This life of this endpoint.
     pub incarnation: Incarnation,
@@ -69,8 +69,8 @@ pub struct EndpointOptions {
 pub enum Naming {
     /// None: its callers are not known by their addresses.
     None,
-    /// Those from which they call, and those for which this says yes: what the application has named. A stranger cannot have other
-    /// addresses called.
+    /// The addresses from which peers call, and those for which this returns true: the ones that the application has named. A stranger cannot have
+    /// other addresses called.
     Of(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>),
 }
 
@@ -125,7 +125,7 @@ impl EndpointOptions {
     }
 }
 
-/// What the service thread knows of an endpoint from the start.
+/// The initial state of an endpoint at the service thread.
 pub(super) struct Opened {
     pub(super) listeners: Listeners,
     pub(super) flags: HelloFlags,
@@ -137,7 +137,7 @@ pub(super) struct Opened {
     pub(super) verbs: Option<Arc<Adapter>>,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
     pub(super) shm_missing: Option<Arc<str>>,
-    /// Of a context: whose, and which.
+    /// For a context: the site to which it belongs, and its number there.
     pub(super) site: Option<(u64, u16)>,
     /// Of a site: how many of its contexts can be named.
     pub(super) contexts: Option<u16>,
@@ -158,7 +158,7 @@ pub(super) enum Command {
         endpoint: u64,
         serial: u64,
     },
-    /// Not they, but who makes queue pairs: what came of one.
+    /// Sent by the threads that make queue pairs, not by an endpoint: the result of one.
     Paired {
         setup: u64,
         number: u64,
@@ -170,7 +170,7 @@ pub(super) enum Command {
 
 /// What both the handles and the thread hold.
 pub(super) struct Shared {
-    /// `None` once the thread has ended: whatever is asked then is dropped, so that nobody waits for an answer.
+    /// `None` once the thread has ended: later commands are dropped, so that no caller waits for an answer.
     commands: Mutex<Option<VecDeque<Command>>>,
     pub(super) wake: EventDescriptor,
     /// The process that the thread lives in.
@@ -199,7 +199,7 @@ impl Shared {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this is the process that the thread lives in.
+    /// Returns whether this is the process that the thread lives in.
     fn is_home(&self) -> bool {
         self.process.is_here()
     }
@@ -244,7 +244,7 @@ impl Service {
         let thread = start_thread("percale-connect", move || {
             super::background::step_back();
             reactor.run();
-            // The sockets are closed before anybody is told that the thread has ended.
+            // The sockets are closed before the end of the thread is reported.
             drop(reactor);
             drop(running);
         })?;
@@ -254,12 +254,12 @@ impl Service {
     /// Opens the listeners of an endpoint; notices for it go to `mailbox`.
     ///
     /// # Errors
-    /// What `bind` says; `NotFound` if the interface asked for has no address.
+    /// The error of `bind`; `NotFound` if the interface asked for has no address.
     pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
         self.enter(options, mailbox, None)
     }
 
-    /// Opens an address that contexts share; none of them is open yet. Nobody looks at its notices.
+    /// Opens an address that contexts share; none of them is open yet. The notices of this address are not read.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
@@ -390,7 +390,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// The address that peers are told: one concrete address and the port.
+    /// Returns the address that peers get: one concrete address and the port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

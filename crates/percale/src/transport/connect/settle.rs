@@ -1,4 +1,4 @@
-//! What becomes of a connection being made: it stands, fails, waits, or was never needed; and who is told.
+//! The outcome of a connection being made (established, failed, waiting, or not needed) and the notices to its owner.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Durati
 const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {
-    /// Carries out what became of a set-up.
+    /// Carries out the outcome of a set-up.
     pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: Next) {
         let (endpoint, peer) = (setup.endpoint, setup.incarnation());
         let next = match next {
@@ -95,7 +95,7 @@ impl Reactor {
                     self.restart(id, setup);
                     return;
                 }
-                // Half of it by chance, so that two who wait for each other do not meet again and again.
+                // Half of the pause is random, so that two endpoints that wait for each other do not collide again and again.
                 let chance = f64::from(random::<1>().map_or(0, |[byte]| byte)) / 512.0;
                 let now = Instant::now();
                 let until = *attempt.retry_until.get_or_insert(now + attempt.timeouts.host);
@@ -149,14 +149,14 @@ impl Reactor {
         }
     }
 
-    /// Whether there is no connection with its peer yet. (No percale brings about a second one.)
+    /// Returns whether there is no connection with its peer yet. (No percale brings about a second one.)
     fn is_new(&self, setup: &Setup) -> bool {
         let owner = self.endpoints.get(&setup.endpoint);
         setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))
     }
 
     fn turned_away(&self, setup: &Setup, error: ConnectError) {
-        // Who merely hangs up has lost interest: a connection given up for another one, or a port scanner.
+        // A caller that merely hangs up has lost interest: it gave the connection up for another one, or it is a port scanner.
         if matches!(setup.side, Side::Acceptor { .. })
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
@@ -166,7 +166,7 @@ impl Reactor {
         }
     }
 
-    /// A connection stands: tells its owner, and gives its serial.
+    /// Establishes the connection: notifies its owner, and returns its serial.
     fn establish(&mut self, setup: Setup, link: Made, (pid, uid): (i32, u32), reason: String) -> Option<u64> {
         let serial = self.number();
         let hello = setup.peer.as_ref()?;
@@ -184,7 +184,8 @@ impl Reactor {
             host_local: hello.place.same_host(&setup.ours.place),
         };
         let owner = self.endpoints.get_mut(&setup.endpoint)?;
-        // Who answers at an address is the one that lives there; who only claims it is believed nothing about others.
+        // The endpoint that answers at an address is the one that lives there. The claims of an endpoint that was not met there prove nothing about
+        // others.
         let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
         let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
@@ -215,9 +216,9 @@ impl Reactor {
         Some(serial)
     }
 
-    /// A set-up with `peer` is over: if a connection stands now with a peer that was met at the address that an attempt called, that
-    /// attempt is told; one that called another address calls again, as only whoever answers there can say whether it is the same
-    /// peer. Else the timer runs.
+    /// Called when a set-up with `peer` is over. If a connection stands now with a peer that was met at the address that an attempt called, that
+    /// attempt is notified. An attempt that called another address calls again, because only the endpoint that answers there can prove that it is the
+    /// same peer. Otherwise the timer runs.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
         let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));

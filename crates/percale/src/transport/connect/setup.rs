@@ -24,11 +24,11 @@ use crate::wire::why::Why;
 pub(super) struct Attempt {
     pub(super) number: u64,
     pub(super) timeouts: ConnectTimeouts,
-    /// When it ends, whatever its stage.
+    /// When the attempt ends, in any stage.
     pub(super) deadline: Instant,
-    /// When it is no longer begun again: a host's limit after the first time.
+    /// When the attempt is no longer begun again: a host's limit after the first time.
     pub(super) retry_until: Option<Instant>,
-    /// What to say at the deadline, if there is something better than that it has passed.
+    /// The error to report at the deadline, if there is a better one than the timeout.
     pub(super) last: Option<ConnectError>,
     pub(super) closed: u32,
     pub(super) pause: Duration,
@@ -42,12 +42,12 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Whether half of the time in which it may be begun again is left.
+    /// Returns whether half of the time in which it may be begun again is left.
     pub(super) fn is_early(&self) -> bool {
         self.retry_until.is_none_or(|until| Instant::now() + self.timeouts.host / 2 < until)
     }
 
-    /// Whether it may be begun again now.
+    /// Returns whether it may be begun again now.
     pub(super) fn may_try_again(&self) -> bool {
         let now = Instant::now();
         now < self.deadline && self.retry_until.is_none_or(|until| now < until)
@@ -82,7 +82,7 @@ pub(super) enum Stage {
 /// One connection being made.
 pub(super) struct Setup {
     pub(super) endpoint: u64,
-    /// At whose address it was called: the endpoint, or the site of which that is a context.
+    /// The owner of the address that was called: the endpoint, or the site to which the endpoint belongs as a context.
     pub(super) listener: u64,
     pub(super) side: Side,
     pub(super) stage: Stage,
@@ -99,7 +99,7 @@ pub(super) struct Setup {
     /// An initiator's: the name of its call, for the peer's prober; and whether it arrived at the endpoint that made it.
     pub(super) name: Token,
     pub(super) at_home: bool,
-    /// Why the call is refused, whoever calls.
+    /// The reason for which the call is refused, regardless of the caller.
     pub(super) refusal: Option<Why>,
     pub(super) token: Token,
     pub(super) ruling: Ruling,
@@ -107,32 +107,32 @@ pub(super) struct Setup {
     pub(super) meeting: Option<Meeting>,
     /// Our queue pair, with a verdict for verbs; and why there is none.
     pub(super) wire: Option<Box<Wire>>,
-    /// It is being made, or connected.
+    /// The queue pair is being made, or connected.
     pub(super) pairing: Option<Pairing>,
-    /// It has been drained to the end of what it says itself.
+    /// Everything was sent, and the sending side was shut down.
     pub(super) said_all: bool,
     pub(super) due: Instant,
 }
 
-/// What becomes of a set-up that was driven.
+/// The outcome for a set-up that was driven.
 pub(super) enum Next {
-    /// It goes on.
+    /// The set-up goes on.
     Stay,
-    /// It is over, and nobody needs to know.
+    /// The set-up is over, and nothing is reported.
     Drop,
-    /// It failed.
+    /// The set-up failed.
     Fail(ConnectError),
-    /// The acceptor failed, but what it said must arrive.
+    /// The acceptor failed, but what it sent must arrive.
     Drain(Option<ConnectError>),
     /// The initiator tries again: after a pause or at once.
     Again { pause: bool },
-    /// The initiator reached somebody that it is connected to.
+    /// The initiator reached a peer to which it is connected already.
     Aliased(Incarnation),
-    /// It stands, over this.
+    /// The connection stands, over this TCP connection.
     Tcp(Why, u32),
-    /// It stands, over shared memory.
+    /// The connection stands, over shared memory.
     Shm,
-    /// It stands, over queue pairs.
+    /// The connection stands, over queue pairs.
     Verbs(Why),
     /// The acceptor has to know where its caller is before it decides.
     Prove,
@@ -191,7 +191,7 @@ impl Setup {
         }
     }
 
-    /// Whether it is a call of which no hello has come (and been proved) yet.
+    /// Returns whether this is an incoming call without a hello (received and, with a key, proved) so far.
     pub(super) const fn is_stranger(&self) -> bool {
         self.is_called() && self.peer.is_none()
     }
@@ -210,14 +210,14 @@ impl Setup {
         }
     }
 
-    /// Whether whoever called has hung up. It has nothing more to say before it is answered.
+    /// Returns whether the caller has hung up. A caller sends nothing more before it is answered.
     pub(super) fn is_abandoned(&self) -> bool {
         let Some(socket) = &self.tcp else { return true };
         let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         !matches!(next, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// Whether it waits for somebody with this token at the Unix socket.
+    /// Returns whether the set-up waits for a caller with this token at the Unix socket.
     pub(super) fn expects(&self, token: &Token) -> bool {
         let invited = matches!(self.side, Side::Acceptor { accepted: true }) && self.ruling == Ruling::Shm;
         invited && self.meeting.is_none() && self.token == *token
@@ -237,7 +237,7 @@ impl Setup {
         self.peer.as_ref().map(|hello| hello.incarnation)
     }
 
-    /// Whether it is a call of an endpoint that wants a connection.
+    /// Returns whether it is a call of an endpoint that wants a connection.
     pub(super) const fn is_initiator(&self) -> bool {
         matches!(self.side, Side::Initiator(_))
     }
@@ -246,7 +246,7 @@ impl Setup {
         matches!(&self.side, Side::Initiator(attempt) if attempt.claimed)
     }
 
-    /// Whether it is a call from somebody else.
+    /// Returns whether the set-up began with a call from another endpoint.
     pub(super) const fn is_called(&self) -> bool {
         matches!(self.side, Side::Acceptor { .. })
     }
@@ -299,7 +299,7 @@ impl Setup {
         ConnectError::of_socket(call, errno, self.remote, timeout)
     }
 
-    /// Whether the TCP connection stands by now.
+    /// Returns whether the TCP connection stands by now.
     pub(super) fn connected(&self) -> Result<bool, ConnectError> {
         let Some(socket) = &self.tcp else { return Ok(false) };
         let peer = match rustix::net::getpeername(socket) {
@@ -312,7 +312,7 @@ impl Setup {
             },
             Err(errno) => return Err(self.socket_error("getpeername", errno)),
         };
-        // Nobody listened, but the kernel chose that very port for us: the socket is connected to itself.
+        // No listener exists, but the kernel chose that very port for our socket: the socket is connected to itself.
         if rustix::net::getsockname(socket).ok() == Some(peer) {
             return Err(ConnectError::Refused(self.remote));
         }
@@ -363,10 +363,11 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
 }
 
-/// Reads of what a caller says after its refusal, a kilobyte each: far more than any percale has to say.
+/// The most reads, of a kilobyte each, that discard what a caller sends after its refusal: far more than any percale has to send.
 const DISCARDED: u32 = 64;
 
-/// The acceptor has said its last; waits until the caller has it, so that closing does not destroy it on the way.
+/// Drains an acceptor that has sent its last bytes: waits until the caller has received them, so that closing the socket does not destroy them on the
+/// way.
 pub(super) fn drain(setup: &mut Setup) -> Next {
     match setup.flush() {
         Ok(true) => {}
@@ -386,5 +387,5 @@ pub(super) fn drain(setup: &mut Setup) -> Next {
             Ok((0, _)) | Err(_) => return Next::Drop,
         }
     }
-    Next::Drop // Whoever says so much does not listen, and would keep the thread from everybody else.
+    Next::Drop // A caller that sends so much does not read, and would keep the thread from all others.
 }

@@ -1,9 +1,8 @@
 //! A link of an endpoint to itself.
 //!
-//! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts
-//! it. A pull goes the same way as between two processes (the engine answers it by `push` on this very link), but is
-//! served by one copy from the source to its place. The queue is bounded: messages beyond `QUEUE_LIMIT` are refused
-//! until the endpoint makes progress; frames that protocols need to get on may go further.
+//! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts it. A pull goes the same way as
+//! between two processes (the engine answers it by `push` on this very link), but is served by one copy from the source to its place. The queue is
+//! bounded: messages beyond `QUEUE_LIMIT` are refused until the endpoint makes progress; frames that protocols need to make progress may go further.
 
 use std::collections::VecDeque;
 
@@ -27,7 +26,7 @@ const RESERVE: usize = 64 << 10;
 /// A queue's buffers that have grown beyond this are not kept: twice the longest message, so that steady use allocates nothing.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
-/// Bytes copied between two looks at the tables: what whoever revokes the memory of a transfer may have to wait for.
+/// Bytes copied between two looks at the tables: a thread that revokes the memory of a transfer may have to wait for so many.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// An endpoint's link to itself.
@@ -61,7 +60,7 @@ impl LoopbackLink {
         if waiting >= limit { Err(Refused::Full) } else { Ok(()) }
     }
 
-    /// Copies what a pull asked for; the sink hears of it at the next poll.
+    /// Copies what a pull asked for; the next poll reports it to the sink.
     fn serve(&mut self) -> Result<(), Broken> {
         while let Some((head, source)) = self.pushes.next(PIECE_BYTES, 0) {
             let Some((from, _from_held)) = source.enter() else {

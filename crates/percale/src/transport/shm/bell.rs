@@ -1,26 +1,27 @@
-//! The doorbell: how an endpoint learns that a ring which it does not watch has something, or that it should wake.
+//! The doorbell: notifies an endpoint that a ring which it does not poll has frames, and wakes a sleeping endpoint.
 //!
-//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that they hold. In the page are
-//! * `asleep`: not 0 while the endpoint sleeps (or is about to); its bits say [how it is woken](Rouse): by its event
-//!   descriptor, or by `asleep` itself, as a futex(2). Who swaps it to 0 wakes, so that only one of many senders pays;
-//! * a bitmap, one bit for each inbound ring, set by the sender that finds its ring's *cold* mark (in the pair memory),
-//!   and over it a summary: bit `n` says that word `n` of the bitmap has bits.
+//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that its peers hold. The page contains
+//! * `asleep`: not 0 while the endpoint sleeps or is about to sleep; its bits give the [wake-up method](Rouse): the event
+//!   descriptor, or a futex(2) on `asleep` itself. The sender that swaps it to 0 performs the wake-up, so that only one of
+//!   many senders pays for it;
+//! * a bitmap with one bit for each inbound ring, set by the sender that finds its ring marked *cold* (in the pair memory),
+//!   and a summary of the bitmap: bit `n` is set if word `n` of the bitmap has bits set.
 //!
-//! # Why nothing is lost
-//! Both questions ("is the ring cold?", "is the endpoint asleep?") are Dekker's pattern. The sender writes its mark,
-//! fences, and then looks at `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then looks at
-//! the ring (at all its rings, and at the summary). Of two fences one comes first, and its side's write is seen by the
-//! other side's look: so either the sender sees that it must ring, or the receiver sees the frame and does not sleep.
-//! A sender that rings a cold ring sets the bit, then the summary's, then fences, then looks at `asleep`: the same
-//! pattern once more. The receiver takes a word's bits only after it has cleared the summary's bit.
+//! # Why no wake-up is lost
+//! Both checks ("is the ring cold?", "is the endpoint asleep?") use Dekker's pattern. The sender writes its mark, fences, and
+//! then reads `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then reads the ring (all its rings,
+//! and the summary). One of the two fences comes first, and the write before it is visible to the reads after the other
+//! fence: so either the sender finds that it must ring, or the receiver finds the frame and does not sleep. A sender that
+//! rings a cold ring sets the bit, then the summary's bit, then fences, then reads `asleep`: the same pattern once more. The
+//! receiver takes a word's bits only after it has cleared the summary's bit.
 //!
-//! A sender that streams does without its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from
-//! then on orders only its compiler. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for
-//! both ([`Bell::barrier`]): what the sender published before that moment is seen by the receiver's look, and whatever it
-//! looks at later it sees `cold` or `asleep`. A receiver that does not find `unfenced` fenced before the sender's
-//! announcement did, so the sender's later looks see its mark. Back to fences: the sender fences, then clears
-//! `unfenced` (Release); who reads that sees all that was published before. Loom knows no membarrier, so its model has
-//! only the fenced form.
+//! A sender that streams omits its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from then on
+//! uses compiler fences only. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for both sides
+//! ([`Bell::barrier`]): the receiver's check then sees everything that the sender published before that barrier, and every
+//! later check by the sender sees `cold` or `asleep`. A receiver that does not find `unfenced` set executed its fence before
+//! the fence of the sender's announcement, so the sender's later checks see the receiver's mark. To return to fences, the
+//! sender fences, then clears `unfenced` (Release); a receiver that reads the cleared value sees everything that was
+//! published before. Loom does not model membarrier, so the loom model covers only the fenced form.
 //!
 //! # Going to sleep
 //! ```text
@@ -30,15 +31,16 @@
 //! if poll_hot_links() || bell.take_rung(poll_that_link) > 0 { bell.disarm(); return }
 //! bell.sleep(Rouse::Word, timeout); bell.disarm();
 //! ```
-//! The descriptor ([`Rouse::Event`]) is for who waits for others, too, or lets somebody else wait: to be looked at with poll(2), and
-//! [drained](Bell::drain) before the bell is armed. A sleep on the word spares that read, and an epoll's share of the wake-up.
+//! [`Rouse::Event`] is for endpoints that wait for other descriptors as well, or that hand the descriptor to other code: it
+//! is passed to poll(2), and [drained](Bell::drain) before the bell is armed. A sleep on the word ([`Rouse::Word`]) saves
+//! that read, and the cost of epoll in the wake-up.
 //!
 //! # Wake-ups do not depend on one peer
-//! All peers can write the page, and one that dies or misbehaves after it cleared `asleep`, and before it wrote the event, takes the
-//! wake-up of all others along. So
-//! 1. the page decides only whether a *peer* saves a system call. Threads of the endpoint's own process look at a mark that
-//!    peers cannot reach ([`Asleep`]), and always ring a sleeper;
-//! 2. every sleep ends after a bounded time and looks at all links, rung or not.
+//! All peers can write to the page. A peer that dies or misbehaves after it cleared `asleep` and before it wrote the event
+//! would suppress the wake-ups of all other peers. Therefore
+//! 1. the page decides only whether a *peer* saves a system call. Threads of the endpoint's own process use a mark that peers
+//!    cannot reach ([`Asleep`]), and always wake a sleeping endpoint;
+//! 2. every sleep ends after a bounded time and is followed by a check of all links, rung or not.
 
 #![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
 
@@ -63,27 +65,27 @@ pub const BELL_BITS: u32 = 4096;
 pub const BELL_BYTES: usize = 4096;
 const WORDS: usize = BELL_BITS as usize / 64;
 
-/// How long a sleep lasts where the system refuses to wait on the word.
+/// The longest duration of a sleep if the system refuses to wait on the word.
 const REFUSED_SLEEP: Duration = Duration::from_millis(1);
 
-/// How sleepers are to be woken.
+/// The wake-up method of a sleeping endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rouse {
-    /// By the event descriptor.
+    /// Through the event descriptor.
     Event = 1,
-    /// By the word that says so, as a futex.
+    /// Through the `asleep` word, as a futex.
     Word = 2,
-    /// Some by one, some by the other.
+    /// Some sleepers through the event descriptor, others through the futex.
     Both = 3,
 }
 
 impl Rouse {
-    /// As it stands in the page.
+    /// Returns the representation in the page.
     const fn bits(self) -> u32 {
         self as u32
     }
 
-    /// What the page says: whatever is not the word's bit asks for the event.
+    /// Decodes the word in the page. Any bit other than that of `Word` requests the event.
     const fn of(bits: u32) -> Option<Self> {
         match (bits & !Self::Word.bits(), bits & Self::Word.bits()) {
             (0, 0) => None,
@@ -94,8 +96,8 @@ impl Rouse {
     }
 }
 
-/// What lies in the page: atomics only, since peers write it. Lines are kept apart by alignment; fields that fill them up would be plain
-/// memory.
+/// The layout of the page: atomics only, since peers write to it. Cache lines are separated by alignment, because padding
+/// fields would be plain memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Page {
@@ -108,7 +110,7 @@ pub(super) struct Page {
 #[repr(C, align(64))]
 struct Sleeper {
     asleep: AtomicU32,
-    /// Where the endpoint runs, and one: what it told last, or 0.
+    /// The processor on which the endpoint last reported to run, plus one; 0 if it has not reported any.
     processor: AtomicU32,
 }
 
@@ -116,7 +118,7 @@ struct Sleeper {
 #[repr(C, align(64))]
 struct Summary(AtomicU64);
 
-// Peers have mapped it thus.
+// Peers map the page with this layout.
 #[cfg(not(loom))]
 const _: () = {
     use std::mem::offset_of;
@@ -126,7 +128,7 @@ const _: () = {
 };
 
 impl Page {
-    /// A page of memory that nobody else has, for models.
+    /// Creates a page in private memory, for models.
     #[cfg(loom)]
     pub(super) fn for_model() -> Self {
         Self {
@@ -141,7 +143,7 @@ impl Page {
         self.sleeper.asleep.load(Ordering::SeqCst) != 0
     }
 
-    /// The receiver is about to sleep; its next looks come after everyone can see that.
+    /// Marks the endpoint as about to sleep. The caller's later reads happen after the mark is visible to all threads.
     pub(super) fn arm(&self, rouse: Rouse) {
         self.sleeper.asleep.store(rouse.bits(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -151,7 +153,7 @@ impl Page {
         self.sleeper.asleep.store(0, Ordering::Relaxed);
     }
 
-    /// Sets a ring's bit. What follows comes after everyone can see that.
+    /// Sets the bit of a ring. The caller's later reads happen after the bit is visible to all threads.
     pub(super) fn ring(&self, bit: u32) {
         let word = (bit / 64) as usize % WORDS;
         self.words[word].fetch_or(1 << (bit % 64), Ordering::SeqCst);
@@ -159,7 +161,7 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// For the one that has to wake the endpoint: how.
+    /// Takes the mark of a sleeping endpoint. Returns the wake-up method if the caller has to wake the endpoint.
     pub(super) fn must_wake(&self) -> Option<Rouse> {
         if self.is_asleep() { Rouse::of(self.sleeper.asleep.swap(0, Ordering::SeqCst)) } else { None }
     }
@@ -184,8 +186,8 @@ impl Page {
     }
 }
 
-/// Whether the endpoint sleeps, as its own process knows: a word that peers cannot reach. It is armed before the page's word, and taken
-/// by threads of this process alone, so none of their wake-ups depends on what peers did with the page.
+/// Whether the endpoint sleeps, as known within its own process: a word that peers cannot reach. It is armed before the
+/// page's word, and taken only by threads of this process, so none of their wake-ups depends on what peers did to the page.
 #[derive(Debug)]
 pub(super) struct Asleep(AtomicU32);
 
@@ -194,7 +196,7 @@ impl Asleep {
         Self(AtomicU32::new(0))
     }
 
-    /// Comes before [`Page::arm`], whose fence covers both.
+    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`]: the fence there covers both.
     pub(super) fn arm(&self, rouse: Rouse) {
         self.0.store(rouse.bits(), Ordering::SeqCst);
     }
@@ -203,13 +205,14 @@ impl Asleep {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// For a thread of this process that published something and fenced: whether it has to wake the endpoint, and how.
+    /// Takes the mark, for a thread of this process that published something and fenced. Returns the wake-up method if
+    /// the thread has to wake the endpoint.
     pub(super) fn must_wake(&self) -> Option<Rouse> {
         if self.0.load(Ordering::SeqCst) == 0 { None } else { Rouse::of(self.0.swap(0, Ordering::SeqCst)) }
     }
 }
 
-/// A mapped page and the descriptor that goes with it.
+/// A mapped page and the event descriptor that belongs to it.
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
@@ -219,29 +222,30 @@ struct Mapped {
 impl Mapped {
     #[inline]
     fn page(&self) -> &Page {
-        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; a page is atomics, and what
-        // lies between them nobody reads.
+        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; the page consists
+        // of atomics, and the bytes between them are never read.
         unsafe { &*self.mapping.as_ptr().cast::<Page>() }
     }
 
-    /// The page's first word, for the kernel.
+    /// Returns the page's first word, for futex(2).
     fn word(&self) -> &std::sync::atomic::AtomicU32 {
         const { assert!(std::mem::offset_of!(Page, sleeper.asleep) == 0, "the word is the first one") };
-        // SAFETY: as in `page`; both kinds of atomics are the word that they hold, wherever pages are mapped.
+        // SAFETY: as in `page`; where pages are mapped, both atomic types have the representation of the word that
+        // they hold.
         unsafe { &*self.mapping.as_ptr().cast() }
     }
 
     #[cold]
     fn wake(&self) {
         if !self.mapping.is_here() {
-            return; // A forked child wakes nobody, and the page is not mapped in it.
+            return; // A forked child wakes no peer: the page is not mapped in it.
         }
         if let Some(rouse) = self.page().must_wake() {
             self.rouse(rouse);
         }
     }
 
-    /// Wakes sleepers, whatever the page says.
+    /// Wakes sleepers with this method, regardless of the page's content.
     fn rouse(&self, rouse: Rouse) {
         if rouse != Rouse::Event
             && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
@@ -254,8 +258,8 @@ impl Mapped {
     }
 
     fn write_event(&self) {
-        // A full counter (EAGAIN) wakes as well as one more would. Whether a write to one waits is said by a flag that whoever else has the
-        // descriptor can clear: so it is looked whether it is full.
+        // A full counter (EAGAIN) wakes the endpoint as well. Whether a write to a full counter blocks depends on a
+        // flag that any holder of the descriptor can clear, so check first whether the counter is full.
         let mut room = [PollFd::new(self.event.writer(), PollFlags::OUT)];
         let known = rustix::event::poll(&mut room, Some(&Timespec::default())).is_ok();
         if known && !room[0].revents().contains(PollFlags::OUT) {
@@ -272,15 +276,15 @@ impl Mapped {
 pub struct Bell {
     mapped: Mapped,
     asleep: Asleep,
-    /// What peers map; `None` if it is for threads of this process only.
+    /// The memfd that peers map; `None` if the bell is for threads of this process only.
     memory: Option<OwnedFd>,
 }
 
 impl Bell {
-    /// Makes a bell that peers can ring.
+    /// Creates a bell that peers can ring.
     ///
     /// # Errors
-    /// What making a memfd, mapping it or making an eventfd says.
+    /// If the memfd or the eventfd cannot be created, or the memfd cannot be mapped.
     pub fn new() -> io::Result<Self> {
         let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
         let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
@@ -288,63 +292,65 @@ impl Bell {
         Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: Some(memory) })
     }
 
-    /// Makes a bell for threads of this process, which peers cannot ring. It needs nothing that only shared memory needs.
+    /// Creates a bell for threads of this process, which peers cannot ring. It uses no system feature that only shared
+    /// memory needs.
     ///
     /// # Errors
-    /// What mapping memory or making a descriptor says.
+    /// If memory cannot be mapped, or the descriptor cannot be created.
     pub fn private() -> io::Result<Self> {
         let (mapping, event) = (Mapping::private(BELL_BYTES)?, EventDescriptor::new()?);
         Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: None })
     }
 
-    /// The page and what becomes readable when a peer wakes the endpoint, to be passed to peers; `None` if peers cannot ring it.
+    /// Returns the page and the event descriptor, which becomes readable when a peer wakes the endpoint; both are passed
+    /// to peers. Returns `None` if peers cannot ring this bell.
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.memory.as_ref()?.as_fd(), self.mapped.event.as_fd()])
     }
 
-    /// What becomes readable when the endpoint is woken.
+    /// Returns the descriptor that becomes readable when the endpoint is woken.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.mapped.event.as_fd()
     }
 
-    /// Says that the endpoint is about to sleep. It has to look at everything once more before it does.
+    /// Marks the endpoint as about to sleep. The endpoint has to look for work once more before it sleeps.
     pub fn arm(&self, rouse: Rouse) {
         self.asleep.arm(rouse);
         self.mapped.page().arm(rouse);
     }
 
-    /// Sleeps until somebody wakes who was [armed](Self::arm) thus, for as long as this at most. Returns at once if that
-    /// happened already, and also without any reason.
+    /// Sleeps until a wake-up through the word, which must be [armed](Self::arm) with the same method, but at most for
+    /// the given time. Returns at once if the wake-up has already happened; may also return spuriously.
     pub fn sleep(&self, rouse: Rouse, patience: Duration) {
         let patience_left = patience;
         let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
             Err(error) => {
-                // Refused: whoever waits looks again soon.
+                // The system refused to wait: sleep briefly instead, since the caller checks again.
                 crate::later::later!(debug: %error, "cannot sleep on the bell");
                 std::thread::sleep(patience_left.min(REFUSED_SLEEP));
             }
         }
     }
 
-    /// Whether threads can sleep on the bell's word.
+    /// Checks that threads can sleep on the bell's word.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(crate) fn try_futex(&self) -> io::Result<()> {
         call("futex", || futex::wake(self.mapped.word(), futex::Flags::empty(), 1)).map(drop)
     }
 
-    /// Says that the endpoint is awake.
+    /// Marks the endpoint as awake.
     pub fn disarm(&self) {
         self.asleep.disarm();
         self.mapped.page().disarm();
     }
 
-    /// Tells peers on which processor the endpoint runs, and returns it.
+    /// Publishes the processor on which the endpoint runs, for its peers, and returns it.
     pub fn tell_processor(&self) -> u32 {
         let here = rustix::thread::sched_getcpu() as u32;
         let told = &self.mapped.page().sleeper.processor;
@@ -354,15 +360,15 @@ impl Bell {
         here
     }
 
-    /// Makes the event descriptor unreadable again. One system call.
+    /// Resets the event descriptor, so that it is no longer readable. One system call.
     pub fn drain(&self) {
         if !self.mapped.event.is_eventfd() {
             self.mapped.event.clear().ok();
             return;
         }
         let mut count = [0; 8];
-        // Nothing to read (EAGAIN) is what this is for. That this call does not wait is said here, for peers can clear the descriptor's own
-        // flag; the offset is that of a file without one.
+        // EAGAIN means that there is nothing to drain. The call itself requests not to block, because peers can clear
+        // the descriptor's own flag; offset -1 stands for the current position, as needed for a file without offsets.
         let read = rustix::io::preadv2(
             &self.mapped.event,
             &mut [IoSliceMut::new(&mut count)],
@@ -370,26 +376,25 @@ impl Bell {
             ReadWriteFlags::NOWAIT,
         );
         if !matches!(read, Ok(_) | Err(Errno::AGAIN)) {
-            // Sandboxes know no such call.
+            // Some sandboxes do not support preadv2.
             rustix::io::read(&self.mapped.event, &mut count).ok();
         }
     }
 
-    /// Whether a cold ring was rung. One load.
+    /// Returns whether a cold ring was rung. One load.
     #[must_use]
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.mapped.page().summary.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `rung` with the number of each ring that was rung since the last call; returns how many there were.
-    /// Numbers are what peers wrote: check them.
+    /// Calls `rung` with the number of each ring that was rung since the last call, and returns how many there were. The
+    /// numbers were written by peers: the caller must check them.
     pub fn take_rung(&self, rung: impl FnMut(u32)) -> usize {
         self.mapped.page().take_rung(rung)
     }
 
-    /// Rings as a peer would: the ring `bit` is to be looked at, and the endpoint woken. For other threads of this
-    /// process.
+    /// Rings as a peer would: marks the ring `bit` as rung and wakes the endpoint. For other threads of this process.
     pub fn ring(&self, bit: u32) {
         if !self.mapped.mapping.is_here() {
             return;
@@ -398,13 +403,13 @@ impl Bell {
         self.wake_own();
     }
 
-    /// Wakes the endpoint if it sleeps, whatever peers did with the page. For other threads of this process.
+    /// Wakes the endpoint if it sleeps, regardless of what peers did to the page. For other threads of this process.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         self.wake_own();
     }
 
-    /// Takes a sleeper's mark from the page and rings nothing, as a peer does that dies then.
+    /// Takes the sleeping mark from the page without waking the endpoint, like a peer that dies at that moment.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn steal(&self) -> bool {
         self.mapped.page().must_wake().is_some()
@@ -415,20 +420,20 @@ impl Bell {
             return;
         }
         if let Some(rouse) = self.asleep.must_wake() {
-            self.mapped.page().disarm(); // Who is about to sleep on the word does not.
+            self.mapped.page().disarm(); // Keeps an endpoint that is about to sleep on the word from sleeping.
             self.mapped.rouse(rouse);
         }
     }
 
-    /// Fences for senders that do not ([`prepare_sleep`](super::ShmLink::prepare_sleep) says whether any is there).
-    /// False if the system refuses: then do not sleep.
+    /// Fences on behalf of senders that do not fence ([`prepare_sleep`](super::ShmLink::prepare_sleep) returns whether
+    /// there are any). Returns false if the system refuses: the endpoint must then not sleep.
     #[must_use]
     pub fn barrier() -> bool {
         barrier::everywhere()
     }
 }
 
-/// A peer's doorbell, and which of its bits is ours.
+/// A peer's doorbell, and the bit of it that belongs to this link.
 #[derive(Debug)]
 pub(super) struct PeerBell {
     mapped: Mapped,
@@ -436,7 +441,7 @@ pub(super) struct PeerBell {
 }
 
 impl PeerBell {
-    /// The bell whose page is mapped so. The bit is less than [`BELL_BITS`].
+    /// Creates the bell from its mapped page. The bit is less than [`BELL_BITS`].
     pub(super) fn of(mapping: Mapping, event: OwnedFd, bit: u32) -> Self {
         debug_assert!(bit < BELL_BITS, "the bell has no such bit");
         Self { mapped: Mapped { mapping, event: EventDescriptor::of_peer(event) }, bit }
@@ -447,7 +452,7 @@ impl PeerBell {
         Mapping::of(memory, BELL_BYTES)
     }
 
-    /// Where the peer ran when it told last.
+    /// Returns the processor on which the peer last reported to run.
     pub(super) fn processor(&self) -> Option<u32> {
         self.mapped.page().sleeper.processor.load(Ordering::Relaxed).checked_sub(1)
     }
@@ -457,7 +462,7 @@ impl PeerBell {
         self.mapped.page().is_asleep()
     }
 
-    /// Rings (if the peer does not watch our ring) and wakes (if it sleeps).
+    /// Sets this ring's bit (if the peer does not poll the ring) and wakes the peer (if it sleeps).
     #[cold]
     pub(super) fn notify(&self, cold: bool) {
         if cold {
@@ -516,7 +521,8 @@ mod tests {
         assert_eq!(count(), Ok(1));
     }
 
-    /// A peer that clears the page, and rings nothing, takes no wake-up of the endpoint's own threads along.
+    /// A peer that clears the page's mark without waking the endpoint does not suppress wake-ups by the endpoint's own
+    /// threads.
     #[test]
     fn own_threads_wake_the_endpoint_whatever_the_page_says() {
         let bell = Bell::new().unwrap();
@@ -537,7 +543,8 @@ mod tests {
         }
     }
 
-    /// A peer shares the descriptor's flags: who clears the one against blocking makes nobody wait who wakes, or who drains.
+    /// A peer shares the descriptor's flags: if it clears the non-blocking flag, neither the waking nor the draining
+    /// thread blocks.
     #[test]
     fn nobody_waits_for_an_event_whose_flags_a_peer_has_changed() {
         let (says, done) = std::sync::mpsc::channel();
@@ -548,7 +555,7 @@ mod tests {
             bell.arm(Rouse::Event);
             bell.wake();
             bell.drain();
-            // And the counter is full.
+            // Now with a full counter.
             rustix::io::write(bell.event_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
             bell.arm(Rouse::Event);
             bell.wake();
@@ -559,7 +566,7 @@ mod tests {
         assert_eq!(done.recv_timeout(LONG), Ok(u64::MAX - 1));
     }
 
-    /// Longer than anything here takes.
+    /// Longer than anything in these tests takes.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -585,7 +592,7 @@ mod tests {
                     assert!(sleeper.join().unwrap() >= wakes, "it did not sleep");
                 }
             });
-            // What happened before is no reason to sleep.
+            // A wake-up that happened before the sleep ends the sleep at once.
             bell.arm(rouse);
             peer.notify(true);
             bell.sleep(rouse, LONG);

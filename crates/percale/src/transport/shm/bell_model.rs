@@ -1,5 +1,5 @@
-//! The doorbell's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). Take away any of
-//! the fences (`publish_fenced`, `arm`, the one in `going_cold` here, `ring`) and they fail.
+//! The doorbell's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). They fail if any of the
+//! fences (`publish_fenced`, `arm`, the one in `going_cold` here, `ring`) is removed.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -27,7 +27,7 @@ impl Shared {
         })
     }
 
-    /// As `Sender::send` and `PeerBell::notify`.
+    /// Like `Sender::send` and `PeerBell::notify`.
     fn send(&self, ring: usize) {
         publish_fenced(&self.marks[ring], 1);
         let cold = self.cold[ring].load(Ordering::SeqCst) != 0;
@@ -41,13 +41,13 @@ impl Shared {
         }
     }
 
-    /// As `Bell::arm`.
+    /// Like `Bell::arm`.
     fn arm(&self) {
         self.asleep.arm(Rouse::Word);
         self.page.arm(Rouse::Word);
     }
 
-    /// As a thread of the endpoint's own process, which published something: `Bell::wake`.
+    /// Like `Bell::wake`, called by a thread of the endpoint's own process that published something.
     fn tell(&self) {
         publish_fenced(&self.marks[0], 1);
         if self.asleep.must_wake().is_some() {
@@ -60,7 +60,7 @@ impl Shared {
         self.marks[ring].load(Ordering::Acquire) != 0
     }
 
-    /// As `ShmLink::set_cold`: false if something arrived.
+    /// Like `ShmLink::set_cold`: returns false if something arrived.
     fn going_cold(&self, ring: usize) -> bool {
         self.cold[ring].store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -127,7 +127,7 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
             sender.join().unwrap();
         }
         assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
-        // Awake: what was rung, and what is watched.
+        // The endpoint is awake: it checks the rings that were rung.
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         assert!(seen[1], "a frame that nobody looks for");
     });
@@ -143,7 +143,7 @@ fn res_008_loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
         };
         let hostile = {
             let shared = Arc::clone(&shared);
-            loom::thread::spawn(move || _ = shared.page.must_wake()) // And rings nothing, since it is killed here.
+            loom::thread::spawn(move || _ = shared.page.must_wake()) // It rings nothing, as if it were killed here.
         };
         shared.arm();
         let sleeps = !shared.arrived(0);

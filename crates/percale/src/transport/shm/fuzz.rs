@@ -16,10 +16,10 @@ use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Polls of one run.
+/// The number of polls in one run.
 const POLLS: usize = 200;
 
-/// What the link gave us, to be answered after the poll.
+/// What the link passed to the sink, to be answered after the poll.
 #[derive(Default)]
 struct Answers {
     requests: Vec<(u32, u64, Vec<u8>)>,
@@ -56,15 +56,15 @@ impl Sink for Answers {
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }
 
-/// Runs a link on pair memory that holds `bytes`: an odd first byte puts them into the sender's first lines, with good
-/// marks, an even one anywhere from the control page on. It must neither panic nor hang, nor touch memory beyond its
-/// own.
+/// Runs a link on pair memory that holds `bytes`: an odd first byte puts them into the sender's first lines, with valid
+/// marks, an even one puts them at the beginning of the control page. The link must neither panic nor hang, nor touch memory
+/// beyond its own.
 pub fn fuzz_ring(bytes: &[u8]) {
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let Ok((mut link, scribble)) = receiver() else { return };
     let (at, room) = if mode & 1 == 1 { (CONTROL, PAIR_BYTES - CONTROL) } else { (0, PAIR_BYTES) };
     let len = bytes.len().min(room);
-    // SAFETY: the range lies in the mapping; links expect others to write it.
+    // SAFETY: the range lies in the mapping; links expect that the peer writes to it.
     unsafe { scribble.as_ptr().wrapping_add(at).copy_from_nonoverlapping(bytes.as_ptr(), len) };
     if mode & 1 == 1 {
         for line in (0..LINES.min(len)).step_by(64) {
@@ -74,11 +74,11 @@ pub fn fuzz_ring(bytes: &[u8]) {
         }
     }
     let mut bytes = vec![0u8; 64 << 10];
-    // SAFETY: the bytes are dropped after the link, and nobody else touches them.
+    // SAFETY: the bytes are dropped after the link, and no other code touches them.
     let memory = Lease::own(&Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }));
     let mut answers = Answers::default();
     for poll in 0..POLLS {
-        // Questions, so that there can be answers to them.
+        // Sends requests, so that there can be answers to them.
         link.look_up(poll as u64 / 20);
         if link.poll(0, &mut answers).is_err() {
             break;
@@ -93,7 +93,7 @@ pub fn fuzz_ring(bytes: &[u8]) {
     drop(link);
 }
 
-/// A link whose peer is the caller.
+/// Creates a link to which the caller is the peer.
 fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     let pair = pair_memory()?;
     let scribble = Mapping::of(pair.as_fd(), PAIR_BYTES)?;
@@ -110,7 +110,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         peer_bit: 1,
         control: std::os::fd::OwnedFd::from(control).into(),
         peer_nonce: (0, 0),
-        // The peer would be ourselves, and its addresses nonsense.
+        // The peer is this process, and the addresses that it sends are arbitrary.
         cma: false,
         process: None,
         keys: Some(keys()?),
@@ -120,7 +120,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     Ok((link, scribble))
 }
 
-/// Regions that the peer may ask for: one, whose key is 0.
+/// Returns the regions that the peer may request: one, with key 0.
 fn keys() -> std::io::Result<Arc<Keys>> {
     static DOMAIN: OnceLock<(Domain, Region)> = OnceLock::new();
     let open = || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
@@ -130,7 +130,7 @@ fn keys() -> std::io::Result<Arc<Keys>> {
         Ok((domain, region))
     };
     if DOMAIN.get().is_none() {
-        // Another thread's is as good.
+        // A set from another thread serves as well.
         DOMAIN.set(open().map_err(std::io::Error::other)?).ok();
     }
     let (domain, _) = DOMAIN.get().ok_or(std::io::ErrorKind::NotFound)?;

@@ -1,21 +1,24 @@
 //! Shared memory: connections between processes of one machine and one user.
 //!
-//! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring each way; each endpoint has a doorbell
-//! ([`Bell`]) that its peers map. A [`ShmLink`] is one end. Small frames are copied into the ring and out of it; the
-//! payloads of offers are copied once, by both sides, from memory to memory (`transfer`).
+//! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
+//! ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
+//! of it; the payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
 //!
-//! # Rooms
-//! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where. `parts`: what the set-up hands over.
-//! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a `Link`.
-//! * `transfer`: large payloads: mapped arenas, CMA, or frames.
-//! * `direct`: regions of the peer's, read and written without it.
-//! * `sync`: the switch to loom. `cache`: hints. `connection_end`: what the watcher reports to a link. `residue`: what
-//!   waits for a peer that may still be copying.
+//! # Modules
+//! * `ring`: lines, byte ring, credits. `bell`: notification of endpoints that do not poll a ring or that sleep. `pair`: the
+//!   layout of the pair's memory. `parts`: what the connection setup hands over.
+//! * `sender`: the outbound ring, and when to fence, to check the peer's state, and to grow. `link`: one end of a connection,
+//!   as a `Link`.
+//! * `transfer`: large payloads, through mapped arenas, CMA, or frames.
+//! * `direct`: direct reads and writes of the peer's regions.
+//! * `sync`: the switch to loom. `cache`: cache hints. `connection_end`: the watcher's report to a link. `residue`:
+//!   operations that wait for a peer that may still be copying.
 //!
 //! # Trust
-//! Everything in a pair's memory may be written by the peer at any time. Words are read once, checked, and the copy is
-//! used; a payload is a [`View`](crate::memory::volatile::View). Nothing of the peer's decides where we read or write in
-//! our own memory: places in the ring follow from checked lengths, chunks of a transfer lie within our own segments.
+//! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
+//! a payload is a [`View`](crate::memory::volatile::View). No value from the peer decides where this process reads or writes
+//! in its own memory: positions in the ring follow from checked lengths, and chunks of a transfer lie within this side's own
+//! segments.
 
 mod bell;
 mod cache;

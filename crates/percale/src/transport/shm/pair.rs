@@ -1,7 +1,7 @@
-//! The memory that the two ends of one connection share, and what lies where in it.
+//! The memory that the two ends of one connection share, and its layout.
 //!
-//! One sealed memfd: a control page, then for each direction 32 lines and 4 KiB of byte ring (16 KiB, backed from the
-//! start: all that an idle pair costs), then for each direction a large ring whose pages come only when the sender
+//! One sealed memfd: a control page, then for each direction 32 lines and 4 KiB of byte ring (16 KiB, backed from the start:
+//! all that an idle pair costs), then for each direction a large ring with pages that are allocated only when the sender
 //! finds the small one too small. "Direction `d`" is what side `d` sends.
 
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
@@ -15,10 +15,10 @@ use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::rundown;
 
-/// Bytes of the control page; the small ring of side 0 follows it, lines first.
+/// The size of the control page in bytes; the small ring of side 0 follows it, lines first.
 pub(super) const PAGE: usize = 4096;
 const IDLE_SHIFT: u32 = 5;
-/// Bytes of a small ring's lines.
+/// The size of a small ring's lines in bytes.
 pub(super) const IDLE_LINES: usize = LINE << IDLE_SHIFT;
 const IDLE_BULK: usize = 4096;
 const IDLE: usize = IDLE_LINES + IDLE_BULK;
@@ -26,19 +26,19 @@ const GROWN_SHIFT: u32 = 11;
 const GROWN_LINES: usize = LINE << GROWN_SHIFT;
 const GROWN_BULK: usize = 512 << 10;
 const GROWN: usize = GROWN_LINES + GROWN_BULK;
-/// What an idle pair uses.
+/// The memory that an idle pair uses.
 const BACKED: usize = PAGE + 2 * IDLE;
-/// The whole, most of which has no pages.
+/// The size of the whole, most of which has no pages.
 pub const PAIR_BYTES: usize = BACKED + 2 * GROWN;
 
 /// The longest payload in the small ring.
 pub(super) const IDLE_MAX: usize = 2048;
 /// The longest payload in the large ring.
 pub(super) const GROWN_MAX: usize = 16 << 10;
-/// Pulls that one side may have under way at a time; more wait their turn.
+/// The number of pulls that one side may have in progress at a time; others wait.
 pub(super) const SLOTS: usize = 8;
 
-/// What the two ends of one direction tell each other besides frames. Each part has its own cache line.
+/// What the two ends of one direction exchange besides frames. Each part has its own cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Direction {
@@ -55,9 +55,9 @@ struct CreditLine([Credits; 2]);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ConsumerMarks {
-    /// The consumer does not watch this ring: ring its bell.
+    /// The consumer does not poll this ring: the producer must ring its bell.
     pub(super) cold: AtomicU32,
-    /// The consumer can fence for a producer that does not.
+    /// The consumer can fence on behalf of a producer that does not fence.
     pub(super) barrier: AtomicU32,
 }
 
@@ -75,13 +75,13 @@ pub(super) struct ProducerMarks {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
-    /// How many chunks are claimed, from the front and from the back, 32 bits each. Both add.
+    /// The number of chunks claimed from the front and from the back, 32 bits each. Both sides add to it.
     pub(super) claimed: AtomicU64,
     pub(super) puller: Half,
     pub(super) pusher: PusherHalf,
 }
 
-/// What one side says of a transfer.
+/// The state that one side publishes of a transfer.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Half {
@@ -94,8 +94,8 @@ pub(super) struct Half {
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) Half);
 
-/// Whether a side has stopped copying to and from the other's memory in transfers, and lends its own for reading no more, for good.
-/// Written by that side alone.
+/// Whether a side has stopped, for good, copying to and from the other's memory in transfers and lending its own memory for
+/// reading. Written by that side alone.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Gone(AtomicU32);
@@ -106,19 +106,19 @@ impl Gone {
         Self(AtomicU32::new(0))
     }
 
-    /// After the last copy of this side, and before memory that it offered is used for anything else.
+    /// Marks the side as gone: after its last copy, and before memory that it offered is used for anything else.
     pub(super) fn set(&self) {
         self.0.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether what was just read of the side's memory may be something else than what it had offered.
+    /// Returns whether what was just read of the side's memory may differ from what the side had offered.
     pub(super) fn was_set(&self) -> bool {
         fence(Ordering::Acquire);
         self.is_set()
     }
 
-    /// Once true, always true; the side's copies are then over, and visible.
+    /// Returns whether the mark is set. Once true, always true; the side's copies are then over, and visible.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
     }
@@ -128,36 +128,36 @@ impl Gone {
 #[repr(C)]
 struct Control {
     directions: [Direction; 2],
-    /// By the side that pulls.
+    /// Indexed by the side that pulls.
     slots: [[Slot; SLOTS]; 2],
     /// Where each side announces its accesses to the other's regions.
     announcements: [rundown::Line; 2],
-    /// What both sides claim of a long access that a side initiates.
+    /// The claims of both sides in a long access, indexed by the side that initiates it.
     claims: [Claims; 2],
-    /// By the side that has gone.
+    /// Indexed by the side that has gone.
     gone: [Gone; 2],
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<Slot>() == 128);
 
-/// Which of a direction's two rings.
+/// Identifies one of a direction's two rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Idle,
     Grown,
 }
 
-/// Makes the memory of a new pair. The side that connects does, and passes the descriptor to the other.
+/// Creates the memory of a new pair. The side that connects does this, and passes the descriptor to the other.
 ///
 /// # Errors
-/// What making a memfd says.
+/// If the memfd cannot be created.
 pub fn pair_memory() -> io::Result<OwnedFd> {
     sealed_memfd("percale-pair", PAIR_BYTES, BACKED)
 }
 
-/// The memory of a pair and the page of the peer's doorbell, mapped. They are mapped while the two still have another way to connect, and kept:
-/// a second attempt might fail.
+/// The memory of a pair and the page of the peer's doorbell, mapped. They are mapped while the two endpoints still have
+/// another way to connect, and kept, because a second attempt might fail.
 #[derive(Debug)]
 pub struct Mappings {
     pub(super) pair: Mapping,
@@ -165,10 +165,10 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Maps them, and gives the memory of the pair its pages.
+    /// Maps both, and backs the memory of the pair with pages.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub(crate) fn new(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { pair: Pair::map(pair)?, bell: super::bell::PeerBell::map(bell)? })
     }
@@ -186,19 +186,20 @@ impl Pair {
         Ok(Self::of(Self::map(memory.as_fd())?, memory))
     }
 
-    /// The pair whose memory is mapped so.
+    /// Creates the pair from its mapped memory.
     pub(super) const fn of(mapping: Mapping, memory: OwnedFd) -> Self {
         Self { mapping, memory }
     }
 
     fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
         let mapping = Mapping::of(memory, PAIR_BYTES)?;
-        // Its maker should have: a page that cannot be had must be an error here, not a signal later.
+        // The creator should have done this: if a page cannot be allocated, it must be an error here, not a signal
+        // later.
         back(memory, 0, BACKED)?;
         Ok(mapping)
     }
 
-    /// Whether it is mapped in this process: not in a fork of the one that made it.
+    /// Returns whether the memory is mapped in this process, which is not the case in a fork of the one that mapped it.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         self.mapping.is_here()
@@ -211,31 +212,31 @@ impl Pair {
         unsafe { &*self.mapping.as_ptr().cast::<Control>() }
     }
 
-    /// The marks of what `side` sends.
+    /// Returns the marks of the direction in which `side` sends.
     #[inline]
     pub(super) fn direction(&self, side: usize) -> &Direction {
         // The side is 0 or 1; masked, it need not be checked each time.
         &self.control().directions[side & 1]
     }
 
-    /// A slot for what `side` pulls.
+    /// Returns a slot for pulls of `side`.
     #[inline]
     pub(super) fn slot(&self, side: usize, slot: usize) -> Option<&Slot> {
         self.control().slots[side].get(slot)
     }
 
-    /// Where `side` announces its accesses to the other's regions.
+    /// Returns the line in which `side` announces its accesses to the other's regions.
     #[inline]
     pub(super) fn announcements(&self, side: usize) -> &rundown::Line {
         &self.control().announcements[side]
     }
 
-    /// What both sides claim of a long access that `side` initiates.
+    /// Returns the claims of both sides in a long access that `side` initiates.
     pub(super) fn claims(&self, side: usize) -> &Claims {
         &self.control().claims[side]
     }
 
-    /// Whether `side` has stopped copying for good.
+    /// Returns the mark of `side` that it has stopped copying for good.
     pub(super) fn gone(&self, side: usize) -> &Gone {
         &self.control().gone[side & 1]
     }
@@ -247,15 +248,16 @@ impl Pair {
         }
     }
 
-    /// Gives the large ring of what `side` sends its pages.
+    /// Backs the large ring in which `side` sends with pages.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
         let offset = Self::offset(side, Size::Grown);
-        // Where fallocate is forbidden meanwhile, pages that the peer has made, or that can be had, are as good.
+        // If fallocate has been forbidden in the meantime, pages that the peer has allocated, or that can be touched,
+        // are as good.
         let touch = |error| self.mapping.populate(offset, GROWN).map_err(|_| error);
         back(self.memory.as_fd(), offset, GROWN).or_else(touch)
     }
 
-    /// The ring of what `side` sends. The caller's ends of it must not outlive this.
+    /// Returns the ring in which `side` sends. The caller's ends of it must not outlive this pair.
     pub(super) fn area(&self, side: usize, size: Size) -> Area {
         let (shift, lines, bulk, max) = match size {
             Size::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),

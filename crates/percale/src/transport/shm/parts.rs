@@ -1,4 +1,4 @@
-//! What a link is made of.
+//! The parts from which a link is built.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,59 +10,59 @@ use crate::memory::region::{Keys, Via};
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::process_socket::ProcessSocket;
 
-/// What a link is made of; the set-up exchanged it.
+/// The parts from which a link is built, as exchanged during connection setup.
 #[derive(Debug)]
 pub struct Parts {
-    /// 0 for the side that connected and made the pair memory, 1 for the other.
+    /// 0 for the side that connected and created the pair memory, 1 for the other.
     pub side: u8,
     /// The pair memory ([`pair_memory`](super::pair_memory)).
     pub pair: OwnedFd,
-    /// Our endpoint's bell.
+    /// This endpoint's bell.
     pub my_bell: Arc<Bell>,
-    /// The bit of it that stands for this link.
+    /// The bit of `my_bell` that stands for this link.
     pub my_bit: u32,
     /// The page of the peer's bell.
     pub peer_bell: OwnedFd,
-    /// Both of these mapped, if they are already.
+    /// The pair memory and the page of the peer's bell, if they are already mapped.
     pub mappings: Option<Mappings>,
     /// The event descriptor of the peer's bell.
     pub peer_event: OwnedFd,
     /// The bit of the peer's bell that stands for this link.
     pub peer_bit: u32,
-    /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
+    /// A connected SOCK_SEQPACKET socket, for descriptors. Another thread watches it for hang-up.
     pub control: ProcessSocket,
-    /// An address in the peer and what stands there (eight bytes), to try CMA with.
+    /// An address in the peer and the eight bytes stored there, used to test CMA.
     pub peer_nonce: (u64, u64),
-    /// Whether CMA may be used at all.
+    /// Whether CMA may be used.
     pub cma: bool,
     /// The peer's process.
     pub process: Option<Arc<PeerProcess>>,
-    /// Our domain's regions, if the peer may reach them by itself.
+    /// This domain's regions, if the peer may access them directly.
     pub(crate) keys: Option<Arc<Keys>>,
-    /// Through whom the peer's accesses come.
+    /// The origin of the peer's accesses.
     pub(crate) via: Via,
 }
 
-/// Why a link could not be made.
+/// The reason why a link could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetUpError {
-    /// The side is 0 or 1.
+    /// The side is neither 0 nor 1.
     #[error("a pair has sides 0 and 1, not {0}")]
     Side(u8),
-    /// A bit beyond the bell's.
+    /// The bell does not have this bit.
     #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
     Bit(u32),
-    /// The pair memory is not what it should be, or cannot be mapped.
+    /// The pair memory is invalid or cannot be mapped.
     #[error("the memory of the pair cannot be used: {0}")]
     Pair(io::Error),
-    /// The same of the peer's bell.
+    /// The page of the peer's bell is invalid or cannot be mapped.
     #[error("the peer's doorbell cannot be used: {0}")]
     Bell(io::Error),
 }
 
 impl SetUpError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric error code of this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

@@ -1,11 +1,12 @@
-//! What is left of a link whose peer may still be copying to our memory.
+//! The remains of an ended link: operations with memory that the peer may still be copying to.
 //!
-//! A peer that was stopped in the middle of a chunk goes on with it once it is continued, whatever became of the connection. So the
-//! operations whose memory that is do not end before the peer has let go of it, or its process has ended: see [`Release`]. That the
-//! connection ended, for whatever reason, is neither.
+//! A peer that was stopped in the middle of a chunk continues with it once it is resumed, whatever happened to the
+//! connection. So the operations that own this memory do not end before the peer has let go of it, or its process has ended:
+//! see [`Release`]. The end of the connection, for whatever reason, proves neither.
 //!
-//! One link leaves at most the pulls that have a slot (eight) and one long access behind. They stay until their release: as long as the
-//! peer's process lives and does not answer. So an endpoint makes no further connections with a process that keeps too many of them.
+//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their release: as
+//! long as the peer's process lives and does not respond. So an endpoint makes no further connections to a process that holds
+//! too many of them.
 
 use std::sync::Arc;
 
@@ -14,23 +15,24 @@ use super::pair::Pair;
 use super::transfer::has_let_go;
 use crate::transport::peer_process::PeerProcess;
 
-/// The event after which a peer can have no copy into our memory under way.
+/// The event after which the peer can have no copy into our memory in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The peer wrote so, after its last copy: of each of these operations, or of the connection as a whole.
+    /// The peer has written that it is done, after its last copy: for each of these operations, or for the connection as
+    /// a whole.
     LetGo,
-    /// Its process has exited or executes another program.
+    /// The peer's process has exited or executes another program.
     ProcessEnded,
-    /// This process is a fork of the one that the memory was lent in, and has memory of its own.
+    /// This process is a fork of the one that lent the memory, and has memory of its own.
     Forked,
 }
 
-/// The operations of an ended link whose memory the peer may still be copying to.
+/// The operations of an ended link that own memory to which the peer may still be copying.
 #[derive(Debug)]
 pub(crate) struct Residue {
     pub(super) pair: Arc<Pair>,
     pub(super) side: usize,
-    /// Token and slot of the pulls that the peer may be copying for.
+    /// Token and slot of the pulls for which the peer may be copying.
     pub(super) pulls: Vec<(u32, u8)>,
     /// A long access that the peer may be helping with.
     pub(super) assisted: Option<Assisted>,
@@ -38,29 +40,30 @@ pub(crate) struct Residue {
 }
 
 impl Residue {
-    /// Whether the peer is this process. Neither has ended, as far as is known here, so their numbers tell them apart.
+    /// Returns whether `process` is the peer. As far as this side knows neither has ended, so comparing process ids
+    /// suffices.
     pub(crate) fn is_of(&self, process: &PeerProcess) -> bool {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
     }
 
-    /// For tests: what is released when this is.
+    /// For tests: returns a copy with the same pulls, which is released together with this residue.
     #[cfg(test)]
     pub(crate) fn twin(&self) -> Self {
         let (pair, pulls, process) = (Arc::clone(&self.pair), self.pulls.clone(), self.process.clone());
         Self { pair, side: self.side, pulls, assisted: None, process }
     }
 
-    /// Whether the peer may be copying for the pull of this token.
+    /// Returns whether the peer may be copying for the pull with this token.
     pub(crate) fn holds_pull(&self, token: u32) -> bool {
         self.pulls.iter().any(|(held, _)| *held == token)
     }
 
-    /// The long access that the peer may be copying for.
+    /// Returns the token of the long access for which the peer may be copying.
     pub(crate) fn held_access(&self) -> Option<u32> {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// The event after which the peer can touch none of it. Once there is one, that is final.
+    /// Returns the event after which the peer can touch none of this memory, once it has happened. The result is final.
     pub(crate) fn release(&self) -> Option<Release> {
         if !self.pair.is_here() {
             return Some(Release::Forked);

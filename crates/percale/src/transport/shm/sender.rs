@@ -1,10 +1,10 @@
-//! The sending half of a link: the ring it writes, when it fences and looks whether the peer must be rung, and when the
-//! ring grows.
+//! The sending half of a link: the ring that it writes, when it fences and checks whether the peer must be notified, and when
+//! the ring grows.
 //!
-//! After a lone frame the sender fences and looks at once; within a batch (`more`) the look is *due* and made by the
-//! last frame, by a refusal, or by the next poll. A sender that streams goes without fences (see `bell`): it does so
-//! after [`STREAMING`] frames with few answers, and stops when answers or silence come. The small ring is left for the
-//! large one when it was found full a few times, or at the first payload that it cannot take.
+//! After a single frame the sender fences and checks at once; within a batch (`more`) the check is *due* and made by the last
+//! frame, by a refusal, or by the next poll. A sender that streams works without fences (see `bell`): it starts to stream
+//! after [`STREAMING`] frames with few answers, and stops when answers arrive or it falls silent. The small ring is replaced
+//! by the large one when it was full a few times, or at the first payload that it cannot take.
 
 use std::sync::Arc;
 
@@ -17,33 +17,34 @@ use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Refused;
 use crate::wire::head::{Head, Kind};
 
-/// What the tag of a `Kind::Transport` frame says: what follows is in the large ring.
+/// The tag of a `Kind::Transport` frame that announces that all further frames are in the large ring.
 pub(super) const GROW: u64 = 1;
-/// Frames without an answer after which a sender streams.
+/// The number of frames without an answer after which a sender streams.
 const STREAMING: u32 = 64;
-/// An answer counts for so many frames.
+/// An answer counts for this many frames.
 const ANSWER: u32 = 4;
-/// Polls without a frame sent after which a sender does not stream any more.
+/// The number of polls without a frame sent after which a sender stops streaming.
 const SILENCE: u32 = 4096;
-/// How often the small ring may be found full.
+/// How often the small ring may be full before it grows.
 const PATIENCE: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Sender {
     tx: Producer,
-    /// After `tx`, which points into it.
+    /// Declared after `tx`, which points into it.
     pair: Arc<Pair>,
     side: usize,
     bell: PeerBell,
-    /// Frames were published that the peer may have to be told of.
+    /// Frames were published, and the peer may have to be notified.
     due: bool,
-    /// Published without fences, and said so in the pair memory.
+    /// Frames are published without fences, as declared in the pair memory.
     unfenced: bool,
-    /// Goes up with frames sent, down with answers.
+    /// Increases with frames sent, decreases with answers.
     streak: u32,
     silence: u32,
-    /// Found full, with so much in the ring, and the peer was asked to say when there is room. Frames that are sent at once do not end
-    /// it, for they look at nothing here: who is refused next sees by the ring's position that some were.
+    /// The ring's position when the ring was found full and the peer was asked to notify this side of room. Frames sent
+    /// at the first attempt do not reset it, since they do not read it; the next refused frame finds by the changed
+    /// position that frames were sent in between.
     wanting: Option<u64>,
     found_full: u32,
     growth: Growth,
@@ -53,7 +54,7 @@ pub(super) struct Sender {
 enum Growth {
     Possible,
     Done,
-    /// No memory.
+    /// There is no memory for the large ring.
     Failed,
 }
 
@@ -78,7 +79,7 @@ impl Sender {
         self.bell.processor()
     }
 
-    /// The longest payload that can be sent, now or after growing.
+    /// Returns the longest payload that can be sent, now or after growing.
     #[inline]
     pub(super) fn limit(&self) -> usize {
         if self.growth == Growth::Failed { IDLE_MAX } else { GROWN_MAX }
@@ -97,7 +98,7 @@ impl Sender {
         }
     }
 
-    /// Sends a frame whose payload is in one piece.
+    /// Sends a frame with a payload in one piece.
     #[inline(always)]
     pub(super) fn send_one(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), SendError> {
         let publish = self.publish(more);
@@ -131,7 +132,7 @@ impl Sender {
         }
     }
 
-    /// Looks whether the peer must be rung or woken, now that it can see what was published.
+    /// Checks whether the peer must be rung or woken, after what was published is visible to it.
     #[inline(always)]
     fn look(&self) {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
@@ -140,7 +141,7 @@ impl Sender {
         }
     }
 
-    /// Whether the peer looks at our ring by itself.
+    /// Returns whether the peer polls this ring by itself.
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
         !cold && !self.bell.is_asleep()
@@ -158,8 +159,8 @@ impl Sender {
         self.look();
     }
 
-    /// Whether there is nothing to do unless something arrives. Who looks while the sender streams is counted, as by
-    /// [`idle`](Self::idle), until streaming is to be ended.
+    /// Returns whether there is nothing to do unless something arrives. Calls while the sender streams are counted, as by
+    /// [`idle`](Self::idle), until streaming has to end.
     #[inline]
     pub(super) fn rests(&mut self) -> bool {
         if self.unfenced {
@@ -169,7 +170,7 @@ impl Sender {
         !self.due
     }
 
-    /// The look that is due, if any.
+    /// Makes the check that is due, if any.
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.due {
@@ -177,13 +178,13 @@ impl Sender {
         }
     }
 
-    /// So many answers came.
+    /// Records that this many answers arrived.
     #[inline]
     pub(super) fn answered(&mut self, count: u32) {
         self.streak = self.streak.saturating_sub(ANSWER * count);
     }
 
-    /// A poll found nothing.
+    /// Records that a poll found nothing.
     #[inline]
     pub(super) fn idle(&mut self) {
         if self.unfenced && !self.rests() {
@@ -191,10 +192,10 @@ impl Sender {
         }
     }
 
-    /// Streams, if both sides can.
+    /// Starts streaming, if both sides support it.
     #[cold]
     fn stream(&mut self) {
-        // Stays below the threshold for a while, so that this is not asked for each frame.
+        // Stays below the threshold for a while, so that this check is not made for each frame.
         self.streak = STREAMING - 16;
         let marks = self.pair.direction(self.side);
         if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
@@ -205,7 +206,7 @@ impl Sender {
         self.unfenced = true;
     }
 
-    /// Goes back to fences.
+    /// Returns to fences.
     #[cold]
     pub(super) fn fenced(&mut self) {
         fence(Ordering::SeqCst);
@@ -214,7 +215,8 @@ impl Sender {
         self.look();
     }
 
-    /// Who sleeps between its frames, or lets others run, does not stream, however few its answers.
+    /// Ends streaming. A sender that sleeps between its frames, or lets other threads run, does not stream, however few
+    /// its answers.
     pub(super) fn end_stream(&mut self) {
         if self.unfenced {
             self.fenced();
@@ -222,7 +224,7 @@ impl Sender {
         self.streak = 0;
     }
 
-    /// Before the owner sleeps.
+    /// Prepares for the sleep of the owner: ends streaming and makes the check that is due.
     pub(super) fn prepare_sleep(&mut self) {
         self.end_stream();
         self.flush();
@@ -253,7 +255,7 @@ impl Sender {
                 }
             }
         }
-        // Dekker again: say that room is wanted, then look once more.
+        // Dekker's pattern again: request room, then check once more.
         let wants_room = &self.pair.direction(self.side).producer.wants_room;
         let position = Some(self.tx.position());
         if self.wanting != position {
@@ -277,7 +279,7 @@ impl Sender {
         }
     }
 
-    /// Leaves the small ring for the large one.
+    /// Replaces the small ring by the large one.
     fn grow(&mut self) -> bool {
         if self.growth != Growth::Possible {
             return false;
@@ -294,7 +296,7 @@ impl Sender {
         true
     }
 
-    /// Credits were just published for the ring that the peer sends by: wakes it if it waits for them.
+    /// Wakes the peer if it waits for credits of the ring that it sends through. Called after credits were published.
     #[cold]
     pub(super) fn gave_room(&self) {
         fence(Ordering::SeqCst);
@@ -304,7 +306,7 @@ impl Sender {
     }
 }
 
-/// Why a frame was not sent.
+/// The reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendError {
     Refused(Refused),

@@ -43,8 +43,8 @@ pub struct SimOptions {
     pub frame_limit: usize,
     /// Bytes that may be on their way in one direction before messages are refused.
     pub window: usize,
-    /// Endpoints of one domain have one set of descriptors, rather than three each. For thousands of endpoints, on which
-    /// nobody sleeps: nothing but time passing wakes who sleeps on it.
+    /// Endpoints of one domain have one set of descriptors, rather than three each. For thousands of endpoints, on which no thread sleeps: only the
+    /// passing of time wakes a thread that sleeps on it.
     pub shared_descriptors: bool,
 }
 
@@ -65,13 +65,13 @@ impl Default for SimOptions {
 /// Something that happened in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in virtual nanoseconds.
+    /// The time, in virtual nanoseconds.
     pub now: u64,
-    /// On which connection, in the order in which they were made.
+    /// The connection, by the order in which they were made.
     pub connection: usize,
-    /// Which of its two links did it.
+    /// The one of its two links that did it.
     pub side: usize,
-    /// What it was.
+    /// The kind of event.
     pub what: What,
 }
 
@@ -182,7 +182,7 @@ impl Network {
         self.lock().lose(connection, 0);
     }
 
-    /// Whether the endpoints of a domain share their descriptors.
+    /// Returns whether the endpoints of a domain share their descriptors.
     pub(crate) fn shares_descriptors(&self) -> bool {
         self.lock().options.shared_descriptors
     }
@@ -311,7 +311,7 @@ impl State {
             let end = Broken::Died("the connection ended without a goodbye".into());
             wire.directions[side].depart(now, delay, Cargo::End(end));
         }
-        // Nobody is there to receive it.
+        // There is no receiver for it any more.
         wire.directions[1 - side].flights.clear();
         wire.directions[1 - side].bytes = 0;
         if let Some(ends) = wire.ends {

@@ -1,7 +1,7 @@
 //! Endpoints in a simulated network: their addresses, and how they find each other.
 //!
-//! A connection stands at once, both ends are told by a notice. Each pair has at most one: whoever asks again while its end stands
-//! is told nothing, since the notice of the first is on its way to it.
+//! A connection stands at once, and a notice reports it to both ends. Each pair has at most one: an endpoint that asks again while its end stands
+//! gets no second notice, since the notice of the first is on its way to it.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Network, SimLink};
 use crate::wire::contexts::Contexts;
 
-/// What a port tells its endpoint.
+/// A notice of a port for its endpoint.
 #[derive(Debug)]
 pub enum SimNotice {
     /// A connection stands.
@@ -21,20 +21,20 @@ pub enum SimNotice {
         attempt: Option<u64>,
         /// The other end.
         peer: SocketAddr,
-        /// Which context of that address it is.
+        /// Its context at that address.
         context: u16,
         /// This life of the other end.
         incarnation: u128,
         /// The link.
         link: Box<SimLink>,
     },
-    /// Nobody is there.
+    /// There is no endpoint.
     Failed {
-        /// Which attempt.
+        /// The attempt.
         attempt: u64,
-        /// Where nobody is.
+        /// The address that was called.
         peer: SocketAddr,
-        /// Of which context.
+        /// The context that was called.
         context: u16,
     },
 }
@@ -55,14 +55,14 @@ impl Inbox {
 /// A context of an address; most addresses have number 0 alone.
 pub(super) type At = (SocketAddr, u16);
 
-/// Who is in a network.
+/// The endpoints in a network.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
-    /// Addresses whose contexts are ports, and which contexts each has.
+    /// Addresses that ports share as contexts, and the contexts of each.
     sites: HashMap<SocketAddr, Contexts>,
-    /// The connection whose end stands, if one does: (whose, towards whom). An end stands from when its notice is left until its link is
-    /// dropped, and a later connection takes the place of an earlier one.
+    /// The connection of an end that stands, by (the end's own address, the address of the other end). An end stands from when its notice is left
+    /// until its link is dropped, and a later connection takes the place of an earlier one.
     standing: HashMap<(At, At), usize>,
     next: u128,
 }
@@ -112,7 +112,7 @@ impl Directory {
         self.standing.extend([((a, b), connection), ((b, a), connection)]);
     }
 
-    /// The end `whose` of a connection is gone. Another one may stand by now.
+    /// This end of a connection is gone. Another connection may stand by now.
     pub(super) fn ended(&mut self, connection: usize, whose: At, towards: At) {
         if self.standing.get(&(whose, towards)) == Some(&connection) {
             self.standing.remove(&(whose, towards));
@@ -225,7 +225,7 @@ impl Port {
         self.inbox.push(SimNotice::Established { attempt, peer, context, incarnation, link });
     }
 
-    /// Whether there may be notices.
+    /// Returns whether there may be notices.
     #[inline]
     pub(crate) fn has_notices(&self) -> bool {
         self.inbox.flag.load(Ordering::Acquire)

@@ -179,7 +179,7 @@ fn a_full_window_refuses_messages_but_not_answers() {
     assert_eq!(a.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
 }
 
-/// Pulls 200,000 bytes and revokes one end's memory once some of them have arrived. What both ends were told.
+/// Pulls 200,000 bytes and revokes one end's memory once some of them have arrived. Returns what was reported to both ends.
 fn revoke_in_the_middle(revoke_source: bool) {
     const LEN: usize = 200_000;
     let network = Network::new(3, SimOptions::default());

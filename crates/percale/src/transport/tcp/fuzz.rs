@@ -37,13 +37,13 @@ impl Stream for Pieces<'_> {
     }
 }
 
-/// Receives arbitrary bytes, in pieces whose lengths the first two bytes choose, while pulls 0 and 1 are under way.
-/// Whatever they are, the link ends broken or waits for more, and what it tells its sink makes sense.
+/// Receives arbitrary bytes, in pieces with lengths that the first two bytes determine, while pulls 0 and 1 are under way. Whatever the bytes are,
+/// the link ends broken or waits for more, and its reports to the sink make sense.
 pub fn fuzz_stream(bytes: &[u8]) {
     receive(bytes, &mut Notes::keeping(300)).ok();
 }
 
-/// Receives everything; says why it ended, if it did before the last byte.
+/// Receives everything. Returns the error that ended it before the last byte, if one did.
 pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
     let Some((lengths, bytes)) = bytes.split_at_checked(2) else { return Ok(()) };
     let targets = [Lent::new(vec![0; 100]), Lent::new(vec![0; 5_000])];

@@ -68,7 +68,7 @@ impl Inbound {
         Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false }
     }
 
-    /// Receives what is there and tells the sink; returns whether anything was.
+    /// Receives what is there and reports it to the sink; returns whether there was anything.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -150,7 +150,7 @@ impl Inbound {
         self.frames(&scratch[frames], pulls, me, sink)
     }
 
-    /// Deals with what was received of a payload that is arriving; says where in the scratch what follows it lies.
+    /// Handles what was received of a payload that is arriving; returns where in the scratch what follows it lies.
     #[inline(never)]
     fn accept_body(
         &mut self,
@@ -280,7 +280,7 @@ impl Body {
         self.into.len().min(self.len).saturating_sub(self.done)
     }
 
-    /// Bytes yet to come that are thrown away.
+    /// Bytes yet to come that are discarded.
     fn excess(&self) -> usize {
         self.len.saturating_sub(self.done).saturating_sub(self.placed())
     }

@@ -124,13 +124,13 @@ impl TcpLink {
     /// Makes a link of a connected socket.
     ///
     /// # Errors
-    /// What the kernel says to the options.
+    /// The kernel's error for the options.
     pub(crate) fn new(socket: impl Into<ProcessSocket>, options: TcpOptions) -> std::io::Result<Self> {
         Ok(Self::of(Socket::new(socket.into(), &options)?))
     }
 
-    /// Whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent here,
-    /// nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, say a few
+    /// Returns whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent
+    /// here, nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, such as a few
     /// times within the timeout: one system call, and some more while bytes are unacknowledged.
     #[must_use]
     pub(crate) fn is_unanswered(&mut self, address: SocketAddr) -> bool {
@@ -154,8 +154,8 @@ impl TcpLink {
         self.outbound.unsent()
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after
-    /// `at_most`, whichever comes first. Blocks. What arrives meanwhile is thrown away. Returns whether all left.
+    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after `at_most`, whichever comes first.
+    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's kernel.
     pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
     }
@@ -215,7 +215,7 @@ impl<S: Stream> Link for StreamLink<S> {
             (Ok(received), None) => return Ok(sent | received),
             // There may be more to deliver.
             (Ok(true), Some(_)) => return Ok(true),
-            // Once an error was told to a write, the reading side only sees the end.
+            // Once a write has returned an error, the reading side only sees the end.
             (Ok(false) | Err(Broken::Died(_)), Some(failed)) => failed.clone(),
             (Err(broken), _) => broken,
         };

@@ -1,22 +1,22 @@
 //! The sending half of a link.
 //!
-//! What is sent when: a frame goes out in the call that sends it if nothing waits and no frame was sent since the last
-//! `poll`. Frames that follow in such a burst are collected in the queue and leave together: at the next `poll`, when
-//! [`FLUSH_BYTES`] have come together, or with the first frame that comes later than [`BURST`] after the last write. So
-//! a lone message waits for nothing, and a stream of small ones shares system calls. Who sends something that will have
-//! no completion may not come by again, and so [hurries](Outbound::hurry) it out: the kernel collects it then (MSG_MORE), until the next
-//! `poll`, until [`FLUSH_BYTES`] have come together, or until its own time for that has passed, 0.2 s at most (tcp(7), TCP_CORK).
+//! What is sent when: a frame goes out in the call that sends it if nothing waits and no frame was sent since the last `poll`. Frames that follow in
+//! such a burst are collected in the queue and leave together: at the next `poll`, when [`FLUSH_BYTES`] have come together, or with the first frame
+//! that comes later than [`BURST`] after the last write. So a lone message waits for nothing, and a stream of small ones shares system calls. A
+//! caller that sends something without a completion may make no further calls, and so [hurries](Outbound::hurry) it out: the kernel collects it then
+//! (MSG_MORE), until the next `poll`, until [`FLUSH_BYTES`] have come together, or until its own time for that has passed, 0.2 s at most (tcp(7),
+//! TCP_CORK).
 //!
 //! Order: the stream consists of whole frames. A `Data` frame that was partly written goes first; then the queue's
 //! bytes that were there when it ended (`ahead`); then the next `Data` frame. Without that turn-taking a sender that
 //! always has messages would starve its pushes. Without pushes the whole queue is due.
 //!
-//! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes wait; what protocols need to get on (answers, pulls,
-//! goodbyes) may go [`RESERVE`] bytes further. The queue is not the place where a stalled peer's data piles up.
+//! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes wait; what protocols need to make progress (answers, pulls, goodbyes) may go [`RESERVE`]
+//! bytes further. The queue is not the place where a stalled peer's data piles up.
 //!
-//! Sources that can be revoked: each write of a `Data` frame enters the lease, and if that fails, zeros are written for
-//! what its head promised, and the next frame says that the offer is void. So that there is a next frame, the last
-//! [`LAST_BYTES`] have a frame of their own, which is copied into the queue.
+//! Sources that can be revoked: each write of a `Data` frame enters the lease, and if that fails, zeros are written for what its head promised, and
+//! the next frame reports that the offer is void. So that there is a next frame, the last [`LAST_BYTES`] have a frame of their own, which is copied
+//! into the queue.
 //!
 //! A write error only stops sending: the link first delivers what still comes, then breaks.
 
@@ -55,8 +55,8 @@ const LAST_BYTES: usize = 64;
 /// What is written in place of bytes that were promised and cannot be had any more.
 static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
 
-/// Bytes of a large frame that are written at once, so that the receiver copies out the first ones meanwhile: a half of
-/// what is short, and no more of what is long than keeps the cost of the calls small.
+/// Bytes of a large frame that are written at once, so that the receiver copies out the first ones meanwhile: a part of a short one, and of a long
+/// one no more than keeps the cost of the calls small.
 const fn piece_bytes(payload: usize) -> usize {
     if payload <= 96 << 10 { 32 << 10 } else { 256 << 10 }
 }
@@ -142,13 +142,13 @@ impl Outbound {
         self.queue.len() - self.start
     }
 
-    /// Whether nothing waits to be written.
+    /// Returns whether nothing waits to be written.
     #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
     }
 
-    /// Whether nothing needs a poll to leave soon.
+    /// Returns whether nothing needs a poll to leave soon.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.held == 0 && self.is_empty()
@@ -312,7 +312,7 @@ impl Outbound {
             if let Some(mut frame) = self.data.take() {
                 let Some((asked, result)) = frame.write(to) else {
                     self.pushes.revoked();
-                    // A frame of which nothing left was promised to nobody.
+                    // If nothing of the frame was sent, its head has promised nothing to the peer.
                     frame.void = true;
                     self.data = (frame.done > 0).then_some(frame);
                     continue;
@@ -362,7 +362,7 @@ impl Outbound {
         self.ahead = self.queued();
     }
 
-    /// Whether a frame of this kind may come in.
+    /// Returns whether a frame of this kind may come in.
     #[inline]
     fn admit(&mut self, kind: Kind) -> Result<(), Refused> {
         if self.failed.is_some() || self.said_bye || self.bye.is_some() {

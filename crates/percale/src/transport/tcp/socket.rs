@@ -31,19 +31,18 @@ pub(crate) trait Stream {
     /// `AGAIN` if there is no room; else the stream is broken.
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
 
-    /// Whether it needs nobody's attention: what was sent arrives without us, and there is nothing to be read that no
-    /// descriptor tells of.
+    /// Returns whether it needs no calls: what was sent arrives without them, and there is nothing to be read that no descriptor signals.
     #[inline]
     fn is_calm(&self) -> bool {
         true
     }
 
-    /// Whether the peer has closed it or it failed: then no more arrives than is here. Asked only while nothing is read.
+    /// Returns whether the peer has closed it or it failed: then no more arrives than is here. Asked only while nothing is read.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// Why it failed, where an errno does not say it well.
+    /// The reason why it failed, where an errno does not express it well.
     fn failure(&self) -> Option<&Broken> {
         None
     }
@@ -88,7 +87,7 @@ impl Socket {
     /// Sets the options of a connected socket.
     ///
     /// # Errors
-    /// What the kernel says to the options.
+    /// The kernel's error for the options.
     pub(crate) fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
         // One system call or the other: a sandbox may allow either.
         let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
@@ -175,7 +174,7 @@ impl Stream for Socket {
     }
 }
 
-/// What an error of a call on the socket says about the peer.
+/// Converts the error of a call on the socket to the reason why the link is broken.
 pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
     match error {
         Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),

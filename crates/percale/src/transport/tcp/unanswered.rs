@@ -1,10 +1,10 @@
 //! How long the peer's kernel has left bytes unacknowledged, and whether its host answers at all.
 //!
-//! TCP_USER_TIMEOUT would kill a peer that is alive but does not receive for a while, so the question is asked of TCP_INFO instead: bytes are
-//! out, and no acknowledgement of anything came lately. That alone does not tell a dead host from one whose process does not read: a
-//! kernel whose receive buffer is full drops what comes, retransmissions and probes of the window too, and need not acknowledge any of it.
-//! The sender's numbers are the same in both cases. So the host is asked: a second connection is begun, to where the peer is. A kernel that
-//! lives accepts or refuses it, whatever the process does; and one that lives without the peer's socket resets the connection in question.
+//! TCP_USER_TIMEOUT would kill a peer that is alive but does not receive for a while, so the question is asked of TCP_INFO instead: bytes are out,
+//! and no acknowledgement of anything came lately. That alone does not distinguish a dead host from a host with a process that does not read: a
+//! kernel with a full receive buffer drops what comes, retransmissions and probes of the window too, and need not acknowledge any of it. The sender's
+//! numbers are the same in both cases. So the host is asked: a second connection is begun, to where the peer is. A kernel that lives accepts or
+//! refuses it, whatever the process does; and one that lives without the peer's socket resets the connection in question.
 
 #![expect(unsafe_code, reason = "TCP_INFO has no safe wrapper; the block states its own reason")]
 
@@ -51,7 +51,7 @@ impl Question {
         Self { calls: addresses.iter().filter_map(|address| call(address).ok()).collect(), since: Instant::now() }
     }
 
-    /// Whether the host has accepted or refused one of the calls.
+    /// Returns whether the host has accepted or refused one of the calls.
     fn is_answered(&self) -> bool {
         let answered = |call: &ProcessSocket| {
             let refused = matches!(sockopt::socket_error(call), Ok(Err(Errno::CONNREFUSED | Errno::CONNRESET)));
@@ -72,7 +72,7 @@ impl Patience {
         self.timeout
     }
 
-    /// Whether it is at its end, now that a look found this silence ([`unanswered`]); `addresses` are of the peer's host. One look is not
+    /// Returns whether it is at its end, now that a look found this silence ([`unanswered`]); `addresses` are of the peer's host. One look is not
     /// enough: after a pause the first bytes are for a moment unanswered too, and the last answer is old. The host is asked at half of the
     /// time, and has the other half for its answer.
     pub(super) fn ends(&mut self, silence: Option<Duration>, addresses: impl FnOnce() -> Vec<SocketAddr>) -> bool {
@@ -93,8 +93,8 @@ impl Patience {
     }
 }
 
-/// How long ago the peer's kernel last acknowledged anything, if it owes an acknowledgement; `None` if it owes none, or if the
-/// kernel does not say.
+/// How long ago the peer's kernel last acknowledged anything, if it owes an acknowledgement; `None` if it owes none, or if our kernel does not report
+/// it.
 pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -121,7 +121,7 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// An address whose host does not answer calls: the queue of its listener, which goes along, is full.
+    /// Returns an address at which calls are not answered: the queue of its listener, which is returned too, is full.
     fn silent() -> (Vec<ProcessSocket>, Vec<SocketAddr>) {
         let kind = SocketFlags::NONBLOCK;
         let open = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, kind, None);
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// As a kernel does whose receive buffer is full: everything that comes is dropped, and nothing is acknowledged.
+    /// Behaves like a kernel with a full receive buffer: everything that comes is dropped, and nothing is acknowledged.
     #[test]
     fn a_peer_whose_kernel_drops_what_comes_is_not_gone() {
         use std::io::Write;

@@ -71,7 +71,7 @@ impl Adapter {
         Err(why.join("; "))
     }
 
-    /// That of a device by its name.
+    /// Opens the adapter of a device by its name.
     #[cfg(test)]
     pub(super) fn of_device(name: &str) -> Result<Arc<Self>, String> {
         let found = Context::open_all()?.into_iter().find(|context| context.name() == name);
@@ -108,7 +108,7 @@ impl Adapter {
         Err(why)
     }
 
-    /// Whether this process opened the device, and is not a fork of the one that did.
+    /// Returns whether this process opened the device, and is not a fork of the one that did.
     pub(crate) fn is_here(&self) -> bool {
         self.domain.context().is_here()
     }
@@ -119,7 +119,7 @@ impl Adapter {
         &self.domain
     }
 
-    /// Who makes queue pairs for accesses.
+    /// The threads that make queue pairs for accesses.
     pub(super) const fn makers(&self) -> &Makers {
         &self.makers
     }
@@ -138,7 +138,7 @@ impl Adapter {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the port again, whose address may have changed since it was used last. For each queue pair that is to be made.
+    /// Reads the state of the port again, because its address may have changed since it was used last. Called for each queue pair that is to be made.
     ///
     /// # Errors
     /// If it carries no traffic now, or has no address.
@@ -171,7 +171,7 @@ impl Adapter {
         }
     }
 
-    /// Whether that was so a short time ago.
+    /// Returns whether that was so a short time ago.
     pub(crate) fn was_unreached(&self, gid: Gid) -> bool {
         let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         unreached.get(&gid).is_some_and(|since| since.elapsed() < UNREACHED)
@@ -198,7 +198,7 @@ impl Adapter {
         format!("{} port {} ({kind}), address {gid}, MTU {bytes}", self.domain.context().name(), self.number)
     }
 
-    /// The same, with the devices that cannot be used, and why.
+    /// Describes the adapter like [`describe`](Self::describe), and adds the devices that cannot be used, with the reasons.
     #[must_use]
     pub fn describe_all(&self) -> String {
         let skipped = self.skipped.iter().map(|why| format!("; skipped: {why}"));
@@ -222,7 +222,7 @@ fn address(context: &Context, number: u8, port: &Port) -> Option<(u8, Gid)> {
     })
 }
 
-/// Whether an address is one of RoCE v2; only sysfs says so in every version of libibverbs.
+/// Returns whether an address is one of RoCE v2. Only sysfs reports that with every version of libibverbs.
 fn is_v2(device: &str, port: u8, index: u8) -> bool {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")

@@ -24,10 +24,10 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Makes one.
+    /// Makes a channel.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the context is open.
         let ptr = unsafe { (context.library().ibv_create_comp_channel)(context.as_ptr()) };
@@ -80,7 +80,7 @@ pub struct Completion {
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     rang: AtomicBool,
-    /// It is shut down.
+    /// The connection to shut down.
     connection: OnceLock<Arc<Socket>>,
 }
 
@@ -108,10 +108,10 @@ pub struct CompletionQueue {
 pub const POLLED: usize = 16;
 
 impl CompletionQueue {
-    /// Makes one for `entries` completions, which tells `channel`.
+    /// Makes a queue for `entries` completions, which notifies `channel`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> Result<Arc<Self>, VerbsError> {
         let context = &channel.context;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
@@ -124,7 +124,8 @@ impl CompletionQueue {
         Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
     }
 
-    /// Has this connection shut down if the device gives the queue up: whoever sleeps on it wakes up, and the peer is told.
+    /// Shuts this connection down once the device gives the queue up, so that a thread that sleeps on the connection wakes up and the peer is
+    /// notified.
     pub(crate) fn ends(&self, connection: &Arc<Socket>) {
         self.alarm.connection.get_or_init(|| Arc::clone(connection));
         if self.has_failed() {
@@ -132,7 +133,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether the device has given it up, because it overflowed, say. Nothing completes any more then.
+    /// Returns whether the device has given the queue up, because it overflowed, for example. Nothing completes any more then.
     #[inline]
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -145,7 +146,7 @@ impl CompletionQueue {
         &self.channel.context
     }
 
-    /// The channel that it tells.
+    /// The channel that it notifies.
     #[must_use]
     pub const fn channel(&self) -> &Arc<CompletionChannel> {
         &self.channel
@@ -158,7 +159,7 @@ impl CompletionQueue {
     /// Takes what is there, at most [`POLLED`] completions, and gives each to `each`; how many there were.
     ///
     /// # Errors
-    /// If the device cannot tell, or has given the queue up.
+    /// If the device returns an error, or has given the queue up.
     #[inline]
     pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
         let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
@@ -187,7 +188,7 @@ impl CompletionQueue {
     /// if it takes longer than `limit`.
     ///
     /// # Errors
-    /// If the device cannot tell.
+    /// If the device returns an error, or has given the queue up.
     pub fn finish(
         &self,
         id: u64,
@@ -211,10 +212,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Has the channel told of the next completion. What was there before is not told: poll after this.
+    /// Requests a notification on the channel for the next completion. Completions that were there before cause none: poll after this call.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn arm(&self) -> Result<(), VerbsError> {
         let call = "ibv_req_notify_cq";
         let Some(arm) = self.context().ops().req_notify_cq else { return Err(VerbsError::unsupported(call)) };
@@ -222,7 +223,7 @@ impl CompletionQueue {
         VerbsError::check(call, unsafe { arm(self.as_ptr(), 0) })
     }
 
-    /// Takes what the channel told, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
+    /// Takes the channel's notifications, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
     pub fn hush(&self) {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());
@@ -233,7 +234,7 @@ impl CompletionQueue {
             events += 1;
         }
         if events > 0 {
-            // SAFETY: so many events of this queue were read and not acknowledged.
+            // SAFETY: that many events of this queue were read and not acknowledged.
             unsafe { (library.ibv_ack_cq_events)(self.as_ptr(), events) };
         }
     }

@@ -19,17 +19,17 @@ use crate::wire::queue_pair::Gid;
 
 /// An opened device.
 ///
-/// It notes what the device tells unasked ([`look`](Self::look)): once that was the device's end, [`lost`](Self::lost) says so.
+/// It records the asynchronous events of the device ([`look`](Self::look)). After the loss of the device, [`lost`](Self::lost) returns the reason.
 pub struct Context {
     library: &'static Library,
     ptr: Handle<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
-    /// What rings if the device gives a completion queue up, by the queue's address.
+    /// The alarms that ring if the device gives a completion queue up, by the queue's address.
     alarms: Mutex<HashMap<usize, Weak<Alarm>>>,
-    /// Readable once it is lost, and from then on: what the device told, one reader takes from all others.
+    /// Readable from the loss of the device on. The device's own event cannot serve for this: one reader takes it from all others.
     gone: OwnedFd,
-    /// Who opened it: what is made of it is of no other process.
+    /// The process that opened the device. Objects made from it belong to no other process.
     process: Process,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// What a device can do, as far as anybody asks.
+/// The capabilities of a device, as far as percale needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// How many ports it has; they are numbered from 1.
@@ -50,7 +50,7 @@ pub struct DeviceLimits {
     pub completions: u32,
     /// Pieces of memory of one request.
     pub pieces: u32,
-    /// The same of a read, which some devices limit further.
+    /// Pieces of memory of one read, which some devices limit further.
     pub read_pieces: u32,
     /// Reads of one queue pair that may be under way, on either side.
     pub reads: u32,
@@ -58,7 +58,7 @@ pub struct DeviceLimits {
     pub windows: (bool, bool, bool),
     /// Windows that there may be at a time.
     pub window_count: u32,
-    /// Who made it, as the IEEE numbers them.
+    /// The vendor, by its IEEE number.
     pub vendor: u32,
 }
 
@@ -119,7 +119,7 @@ impl Context {
         let (gone, process) = match gone.and_then(|gone| Ok((gone, Process::current()?))) {
             Ok(both) => both,
             Err(error) => {
-                // SAFETY: it was opened above, and nobody else has it.
+                // SAFETY: it was opened above, and no other reference to it exists.
                 unsafe { (library.ibv_close_device)(ptr.as_ptr()) };
                 return Err(format!("{name}: {error}"));
             }
@@ -135,7 +135,7 @@ impl Context {
         &self.name
     }
 
-    /// Whether this process opened it, and is not a fork of the one that did: there it ends nothing.
+    /// Returns whether this process opened it, and is not a fork of the one that did: there it ends nothing.
     pub(super) fn is_here(&self) -> bool {
         self.process.is_here()
     }
@@ -157,7 +157,7 @@ impl Context {
     /// What it can do.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn limits(&self) -> Result<DeviceLimits, VerbsError> {
         let mut attr = MaybeUninit::<abi::DeviceAttr>::zeroed();
         // SAFETY: the call fills the structure, which has its layout.
@@ -188,7 +188,7 @@ impl Context {
     /// What one of its ports is.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn port(&self, number: u8) -> Result<Port, VerbsError> {
         let mut attr = MaybeUninit::<abi::PortAttr>::zeroed();
         // SAFETY: the call fills the first fields of the structure, which has its layout, and leaves the last ones.
@@ -209,7 +209,7 @@ impl Context {
     /// An address of a port; all zero if that entry of its table is free.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn gid(&self, port: u8, index: i32) -> Result<Gid, VerbsError> {
         let mut gid = abi::AlignedGid::default();
         // SAFETY: the call writes one address, to an aligned one.
@@ -217,7 +217,7 @@ impl Context {
         if failed == 0 { Ok(gid.raw) } else { Err(VerbsError::last("ibv_query_gid")) }
     }
 
-    /// Reads what the device told unasked since the last look. Never blocks.
+    /// Reads the asynchronous events of the device since the last look. Never blocks.
     pub fn look(&self) {
         loop {
             let mut event = abi::AsyncEvent { element: 0, event_type: 0 };
@@ -266,7 +266,7 @@ impl Context {
         }
     }
 
-    /// Readable once the device is lost, for everybody who watches it.
+    /// Returns a descriptor that becomes readable for all its watchers once the device is lost.
     #[must_use]
     pub fn gone(&self) -> BorrowedFd<'_> {
         self.gone.as_fd()
@@ -280,7 +280,7 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Readable when the device has told something.
+    /// Readable when the device has reported an asynchronous event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context lives as long as this.
         let fd = unsafe { (*self.ptr.as_ptr()).async_fd };
@@ -315,10 +315,10 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Makes one.
+    /// Makes a protection domain.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the context is open.
         let ptr = unsafe { (context.library.ibv_alloc_pd)(context.as_ptr()) };

@@ -1,20 +1,19 @@
 //! What the two sides of a stream count, so that no message ever comes to a device that has no receive for it.
 //!
-//! A message with bytes costs one of [`CREDITS`] credits. The receiver owes one for each slot that it has posted anew, and
-//! gives back what it owes as immediate data of whatever it sends next. Once it owes [`DUE`] of them it sends a *note*: a message
-//! of no bytes, which costs no credit. Notes need receives too: each stands for [`DUE`] credits or more, and no more come back
-//! than were spent, so at most two wait unread; [`NOTES`] receives are posted beyond the credits. Of whom all credits are spent,
-//! as many are on their way, unread, owed or coming back, so whoever reads everything owes enough for a note, and both sides get on.
+//! A message with bytes costs one of [`CREDITS`] credits. The receiver owes one for each slot that it has posted anew, and gives back what it owes as
+//! immediate data of the next message that it sends. Once it owes [`DUE`] of them it sends a *note*: a message of no bytes, which costs no credit.
+//! Notes need receives too: each stands for [`DUE`] credits or more, and no more come back than were spent, so at most two wait unread; [`NOTES`]
+//! receives are posted beyond the credits. When a side has spent all its credits, as many are on their way, unread, owed or coming back, so a peer
+//! that reads everything owes enough for a note, and both sides make progress.
 //!
-//! A credit that comes back also says that the peer has read a message. Its device need not have said so: of a peer that reads, says goodbye
-//! and goes, the last acknowledgements may be lost.
+//! A credit that comes back also proves that the peer has read a message. The acknowledgement of that message need not have arrived: when a peer
+//! reads, sends its goodbye and goes, the last acknowledgements may be lost.
 //!
-//! Nothing here knows of a device: the tests play one.
+//! Nothing here uses a device: the tests simulate one.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-/// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
-/// is to read.
+/// Messages with bytes that may lie unread at one side: as much as sockets hold, so that a side that closes need not wait for the side that reads.
 pub(super) const CREDITS: usize = 128;
 /// Messages with bytes that may be without an acknowledgement of the peer's device.
 pub(super) const SENDS: usize = 32;
@@ -30,12 +29,12 @@ const DUE: usize = CREDITS / 2;
 pub(super) struct Credits {
     /// Messages with bytes that we may send.
     free: usize,
-    /// Slots posted anew that the peer was not told of.
+    /// Slots posted anew that were not reported to the peer yet.
     owed: usize,
     /// Messages with bytes that were posted, and that were acknowledged.
     sent: u64,
     acknowledged: u64,
-    /// Credits that ever came back: so many messages were read.
+    /// Credits that ever came back: the number of messages that were read.
     returned: u64,
     /// Notes under way.
     notes: usize,
@@ -47,7 +46,7 @@ impl Credits {
         Self { free: CREDITS, owed: 0, sent: 0, acknowledged: 0, returned: 0, notes: 0 }
     }
 
-    /// Whether a message with bytes can be sent now.
+    /// Returns whether a message with bytes can be sent now.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.free > 0 && self.sent.saturating_sub(self.acknowledged) < SENDS as u64
@@ -71,7 +70,7 @@ impl Credits {
         (self.sent, self.free, self.owed) = (self.sent.saturating_add(1), self.free.saturating_sub(1), 0);
     }
 
-    /// What a note says that is due.
+    /// Returns the credits that the next note carries, if a note is due.
     #[inline]
     pub(super) fn note(&self) -> Option<u32> {
         (self.owed >= DUE && self.notes < NOTES).then_some(self.owed as u32)
@@ -106,7 +105,7 @@ impl Credits {
         Ok(())
     }
 
-    /// A message came, a note or not, while so many others are unread.
+    /// Handles a message that came, a note or not, while `unread` others are unread.
     ///
     /// # Errors
     /// If no percale sends it.
@@ -132,13 +131,14 @@ impl Credits {
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// How many messages with bytes are with the peer: their devices say so, or the peer does.
+    /// Returns how many messages with bytes are known to be with the peer: its device has acknowledged them, or the peer has given their credits
+    /// back.
     #[inline]
     pub(super) fn delivered(&self) -> u64 {
         self.acknowledged.max(self.returned)
     }
 
-    /// Whether everything that was sent with bytes is acknowledged.
+    /// Returns whether everything that was sent with bytes is acknowledged.
     #[inline]
     pub(super) const fn is_calm(&self) -> bool {
         self.sent == self.acknowledged

@@ -23,7 +23,7 @@ struct Side {
     unread: usize,
     /// Messages on their way to the peer's device: their number, unless they are notes, and their immediate data.
     leaving: VecDeque<(Option<u64>, u32)>,
-    /// Delivered, but this side's device was not told so far.
+    /// Delivered, but not acknowledged to this side's device so far.
     told: VecDeque<Option<u64>>,
     completed: VecDeque<Done>,
     /// Messages that are yet to be sent, and those that were read.
@@ -100,7 +100,7 @@ impl Side {
         }
     }
 
-    /// This side's device hears of what was delivered.
+    /// This side's device gets acknowledgements of what was delivered.
     fn hear(&mut self, at_most: usize) {
         let told = at_most.min(self.told.len());
         self.completed.extend(self.told.drain(..told).map(Done::Acknowledged));
@@ -164,7 +164,7 @@ proptest! {
     }
 }
 
-/// The last acknowledgement of a peer that goes may be lost; what it says of what it read is enough.
+/// The last acknowledgement of a peer that goes may be lost; the credits that it gives back for what it has read are enough.
 #[test]
 fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
     let [mut one, mut two] = [5, 1].map(Side::new);

@@ -1,4 +1,4 @@
-//! Tests on the double of libibverbs: each in a process of its own, with devices as it wants them.
+//! Tests on the double of libibverbs: each in a process of its own, with devices that it chooses.
 
 #![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
 
@@ -19,8 +19,8 @@ pub(crate) fn pins_no_pages() -> bool {
     is_double
 }
 
-/// Runs the calling test, which is named as its thread is, in a process of its own, on devices that these commands make. Says that it is
-/// skipped where there is no double.
+/// Runs the calling test, which has the name of its thread, in a process of its own, on devices that these commands make. Where there is no double it
+/// prints that the test is skipped.
 pub(crate) fn on(devices: &str, test: impl FnOnce()) {
     if std::env::var_os(WITHIN).is_some() {
         return test();

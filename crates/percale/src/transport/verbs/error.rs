@@ -1,4 +1,4 @@
-//! What libibverbs says when something fails, and the pointers that it gives.
+//! The errors of libibverbs, and the pointers that it gives.
 
 #![expect(unsafe_code, reason = "a pointer that may go to other threads; the blocks state their own reasons")]
 
@@ -10,20 +10,20 @@ use std::{fmt, io};
 #[error("{call}: {}", io::Error::from_raw_os_error(*.errno))]
 #[non_exhaustive]
 pub struct VerbsError {
-    /// Which.
+    /// The name of the call.
     pub call: &'static str,
     /// The errno that it gave.
     pub errno: i32,
 }
 
 impl VerbsError {
-    /// What a call said that gives its errno.
+    /// Converts the return value of a call that returns its errno.
     pub(super) const fn check(call: &'static str, errno: i32) -> Result<(), Self> {
         // Some drivers give the negative of it.
         if errno == 0 { Ok(()) } else { Err(Self { call, errno: errno.saturating_abs() }) }
     }
 
-    /// What a call said that leaves its errno behind.
+    /// Makes the error of a call that leaves its code in errno.
     pub(super) fn last(call: &'static str) -> Self {
         Self { call, errno: io::Error::last_os_error().raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EIO) }
     }

@@ -28,11 +28,11 @@ pub(crate) struct VerbsLink {
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 impl VerbsLink {
-    /// Makes a link of a connected wire and of the connection whose end is the peer's. `keys` are those of our regions, if the peer may
-    /// reach them by itself; its accesses come through `via`. Memory of our operations is registered with `pins`.
+    /// Makes a link of a connected wire and of the TCP connection, the end of which is the end of the peer. `keys` are those of our regions, if the
+    /// peer may reach them by itself; its accesses come through `via`. Memory of our operations is registered with `pins`.
     ///
     /// # Errors
-    /// What the kernel says to the connection's options; if there are no descriptors left.
+    /// The kernel's error for the connection's options; if there are no descriptors left.
     pub(crate) fn new(
         mut wire: Wire,
         connection: ProcessSocket,
@@ -47,7 +47,7 @@ impl VerbsLink {
         Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
     }
 
-    /// Whether an access to this memory can be posted. If the peer was never asked about the region, it is.
+    /// Returns whether an access to this memory can be posted. If the peer was never asked about the region, it is.
     pub(crate) fn reaches(&mut self, remote: &RemoteMemory, writes: bool) -> bool {
         self.direct.reaches(&self.parts, remote, writes)
     }
@@ -57,11 +57,11 @@ impl VerbsLink {
         self.direct.longest()
     }
 
-    /// Posts an access to memory that it [reaches](Self::reaches). The memory of ours is lent until its end, which is told by
-    /// [`Sink::assisted`] or [`Sink::undone`].
+    /// Posts an access to memory that it [reaches](Self::reaches). The memory of ours is lent until its end, which is reported by [`Sink::assisted`]
+    /// or [`Sink::undone`].
     ///
     /// # Errors
-    /// As [`Unposted`] says; then nothing was done.
+    /// See [`Unposted`]; nothing was done then.
     pub(crate) fn post_access(
         &mut self,
         writes: bool,
@@ -72,7 +72,7 @@ impl VerbsLink {
         self.direct.post(writes, remote, local, token)
     }
 
-    /// Whether something goes on only when somebody looks.
+    /// Returns whether there is work that only continues when the link is polled.
     #[inline]
     pub(crate) fn has_chores(&self) -> bool {
         self.direct.has_chores()
@@ -112,12 +112,12 @@ impl VerbsLink {
         self.stream().watches()
     }
 
-    /// Makes the next completion wake whoever sleeps on the descriptor; what is there already does not.
+    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
     pub(crate) fn arm(&mut self) {
         self.stream_mut().arm();
     }
 
-    /// Looks whether the peer's end or the device's was told; whether either was.
+    /// Looks whether the end of the peer or of the device was reported. Returns whether either was.
     pub(crate) fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()
@@ -129,13 +129,13 @@ impl VerbsLink {
         self.stream().fail_pair();
     }
 
-    /// The same with the queue pair of our accesses.
+    /// Like [`fail`](Self::fail), but with the queue pair of our accesses.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fail_accesses(&self) {
         self.direct.fail_lane();
     }
 
-    /// The same with the one by which the peer's accesses come.
+    /// Like [`fail`](Self::fail), but with the queue pair by which the peer's accesses come.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fail_granted(&self) {
         self.direct.fail_granted();
@@ -147,8 +147,8 @@ impl VerbsLink {
         format!("{}; {}", self.stream().describe(), self.direct.describe())
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`,
-    /// whichever comes first. Blocks. What arrives meanwhile is thrown away. Returns whether all left.
+    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`, whichever comes first.
+    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's device.
     pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];
@@ -159,7 +159,7 @@ impl VerbsLink {
                 return true;
             }
             self.stream_mut().look();
-            // Reading takes completions and gives credits back, so that both sides get on.
+            // Reading takes completions and gives credits back, so that both sides make progress.
             let read = self.stream_mut().read_one(&mut scrap);
             match read {
                 Err(rustix::io::Errno::AGAIN) if self.stream().is_over() => return false,
@@ -197,7 +197,7 @@ impl Link for VerbsLink {
         if let Some(why) = filter.wrong {
             return Err(Broken::Protocol(why.into()));
         }
-        // Also of a link that is broken: what was done is told.
+        // Also for a link that is broken: what was done is reported.
         let any = self.direct.progress(&self.parts, me, &mut self.frames, sink)?;
         polled.map(|polled| polled | any)
     }

@@ -5,7 +5,7 @@
 //!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
-//! * [`Adapter`] chooses device, port and address, or says what is missing.
+//! * [`Adapter`] chooses device, port and address, or reports what is missing.
 //! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own.
 //! * [`Wire`] is a byte stream over a queue pair, with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
 //!   TCP carries.

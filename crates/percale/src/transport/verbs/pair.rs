@@ -19,7 +19,7 @@ const TIMEOUT: u8 = 17;
 /// How often a request is sent again before the connection counts as broken: with [`TIMEOUT`] after some 4 seconds. Not 7,
 /// which soft-RoCE takes to mean for ever.
 const RETRIES: u8 = 6;
-/// The same where the receiver has no receive posted, which percale's credits rule out; 7 would mean for ever.
+/// How often a request is sent again if the receiver has no receive posted, which percale's credits rule out; 7 would mean for ever.
 const RECEIVER_RETRIES: u8 = 6;
 /// How long to wait then: 0.64 ms.
 const RECEIVER_TIMER: u8 = 12;
@@ -52,7 +52,7 @@ pub(super) struct RemoteAccess {
     pub(super) fenced: bool,
 }
 
-/// The port through which a queue pair speaks.
+/// The port that a queue pair uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Its number.
@@ -74,10 +74,10 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// Makes one, whose requests and receives complete in `queue`.
+    /// Makes a queue pair. Its requests and receives complete in `queue`.
     ///
     /// # Errors
-    /// EINVAL if queue and buffers are of two devices; what the device says.
+    /// EINVAL if queue and buffers are of two devices; the error that the device reports.
     pub fn new(queue: &Arc<CompletionQueue>, buffers: &Arc<MemoryRegion>, size: PairSize) -> Result<Self, VerbsError> {
         let domain = buffers.domain();
         // A driver takes its word for it.
@@ -117,7 +117,7 @@ impl QueuePair {
         unsafe { (*self.as_ptr()).qp_num }
     }
 
-    /// Where its requests complete.
+    /// The queue in which its requests complete.
     #[must_use]
     pub const fn queue(&self) -> &Arc<CompletionQueue> {
         &self.queue
@@ -154,7 +154,7 @@ impl QueuePair {
     /// The first step of connecting: receives may be posted from here on. `rights` are what the peer may do to regions.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn prepare(&self, path: Path, rights: Rights) -> Result<(), VerbsError> {
         let attr = abi::QpAttr {
             qp_state: abi::QPS_INIT,
@@ -165,15 +165,15 @@ impl QueuePair {
         self.modify(attr, abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS)
     }
 
-    /// The rest: from here on the peer may send, and once it has done the same, so may we. `ours` is what it was told.
+    /// Completes the connection: from here on the peer may send, and once it has done the same, so may we. `ours` is what was sent to the peer.
     ///
     /// # Errors
-    /// What the device says, which may be about the peer's address.
+    /// The error that the device reports, which may be about the peer's address.
     pub fn connect(&self, path: Path, ours: &End, peer: &End) -> Result<(), VerbsError> {
         self.connect_reading(path, ours, peer, 1)
     }
 
-    /// As [`connect`](Self::connect); so many reads may be under way at a time, on either side.
+    /// Like [`connect`](Self::connect), but up to `reads` reads may be under way at a time, on either side.
     ///
     /// # Errors
     /// As there.
@@ -233,7 +233,7 @@ impl QueuePair {
     /// Ends the connection: everything posted completes in error.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn fail(&self) -> Result<(), VerbsError> {
         self.modify(abi::QpAttr { qp_state: abi::QPS_ERR, ..abi::QpAttr::default() }, abi::QP_STATE)
     }
@@ -241,7 +241,7 @@ impl QueuePair {
     /// Receives into a part of its buffers.
     ///
     /// # Errors
-    /// EFAULT if that is not all in them; what the device says: ENOMEM if too many are posted.
+    /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are posted.
     pub fn post_receive(&self, id: u64, offset: usize, len: usize) -> Result<(), VerbsError> {
         let call = "ibv_post_recv";
         let mut part = self.buffers.part(offset, len).ok_or(outside(call))?;
@@ -256,7 +256,7 @@ impl QueuePair {
     /// Sends a part of its buffers, which must not change until that completes; with immediate data, if there is some.
     ///
     /// # Errors
-    /// EFAULT if that is not all in them; what the device says: ENOMEM if too many are under way.
+    /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are under way.
     #[inline]
     pub fn post_send(&self, id: u64, offset: usize, len: usize, immediate: Option<u32>) -> Result<(), VerbsError> {
         let mut part = self.buffers.part(offset, len).ok_or(outside(POST))?;
@@ -306,8 +306,8 @@ impl QueuePair {
     /// Reads or writes a peer's memory, into or from parts of any memory.
     ///
     /// # Safety
-    /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept:
-    /// what is written stays as it is, and nobody touches what is read into.
+    /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept: the source of a
+    /// write stays as it is, and nothing else touches the destination of a read.
     pub(super) unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
         let &RemoteAccess { id, writes, to: (remote_addr, rkey), fenced } = access;
         let mut request = abi::SendWr::new(id, if writes { abi::WR_RDMA_WRITE } else { abi::WR_RDMA_READ });
@@ -329,12 +329,12 @@ impl QueuePair {
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is alive; request and list are read in the call; what they name is kept, as the caller says.
+        // SAFETY: the queue pair is alive; request and list are read in the call; what they name is kept, as the caller promises.
         VerbsError::check(POST, unsafe { post(self.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 }
 
-/// What a failed request says.
+/// The call that the error of a failed request names.
 const POST: &str = "ibv_post_send";
 
 impl abi::SendWr {

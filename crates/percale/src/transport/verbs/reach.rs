@@ -27,15 +27,15 @@ pub struct Reach {
 struct Pairs {
     queue: Arc<CompletionQueue>,
     near: QueuePair,
-    /// Whose peer the near one is; nothing is posted there.
+    /// The peer of the near one; nothing is posted there.
     _far: QueuePair,
 }
 
 impl Reach {
-    /// For accesses of so many bytes at most.
+    /// Makes queue pairs for accesses of at most this many bytes.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(adapter: &Arc<Adapter>, most: usize) -> io::Result<Self> {
         let buffers = MemoryRegion::new(adapter.domain(), most, Rights::LOCAL_WRITE)?;
         let pairs = Some(Pairs::new(adapter, &buffers)?);
@@ -45,7 +45,7 @@ impl Reach {
     /// Writes to the memory that a remote key names, which was registered at this address.
     ///
     /// # Errors
-    /// How the device ended it. That it went well says that the bytes are in the registered pages.
+    /// The status with which the device ended the request. Success means that the bytes are in the registered pages.
     pub fn write(&mut self, bytes: &[u8], address: u64, key: u32) -> io::Result<()> {
         if self.buffers.copy_in(bytes, 0, bytes.len()) != bytes.len() {
             return Err(io::ErrorKind::InvalidInput.into());

@@ -114,8 +114,7 @@ impl MemoryRegion {
     /// As [`copy_in`](Self::copy_in), of an operation's bytes from `at` on.
     pub(super) fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
         let from = from.slice(at, len.min(self.len().saturating_sub(offset)));
-        // SAFETY: so many bytes lie within the mapping, which lives as long as this; it is no operation's memory, so the two do
-        // not overlap.
+        // SAFETY: that many bytes lie within the mapping, which lives as long as this; it is no operation's memory, so the two do not overlap.
         unsafe { from.copy_in_pieces(self.as_ptr().wrapping_add(offset), from.len()) };
         from.len()
     }
@@ -142,7 +141,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// What a request says that names memory outside its region.
+/// The error of a request that names memory outside its region.
 pub(super) const fn outside(call: &'static str) -> VerbsError {
     VerbsError { call, errno: libc::EFAULT }
 }

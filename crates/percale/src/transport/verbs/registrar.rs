@@ -13,9 +13,9 @@ use super::registration::Registration;
 
 /// Registers memory in a protection domain. Clones are the same.
 ///
-/// The keys that it fills in are the device's: the local one for requests of this process, the remote one for peers. The
-/// device gives keys again after a while. What is registered stays the pages that lay at the addresses then, whatever is
-/// mapped there later: only a cache whose monitor sees that makes it safe to use a registration again.
+/// The keys that it fills in are the device's: the local one for requests of this process, the remote one for peers. The device reuses keys after a
+/// while. A registration keeps naming the pages that lay at the addresses then, whatever is mapped there later: using a registration again is safe
+/// only with a cache that has a monitor for such changes.
 #[derive(Clone, Debug)]
 pub struct VerbsRegistrar {
     domain: Arc<ProtectionDomain>,
@@ -23,7 +23,7 @@ pub struct VerbsRegistrar {
 }
 
 impl VerbsRegistrar {
-    /// Of a protection domain. Each registration has the rights in `always` besides those it is asked for.
+    /// Makes a registrar for a protection domain. Each registration has the rights in `always` besides those it is asked for.
     ///
     /// # Safety
     /// Devices and peers may read and write whatever is registered through this, as far as its rights go, until it is let
@@ -36,7 +36,7 @@ impl VerbsRegistrar {
     fn rights(&self, access: Access) -> Rights {
         let mut rights = self.always;
         rights.set(Rights::REMOTE_READ, rights.contains(Rights::REMOTE_READ) || access.contains(Access::REMOTE_READ));
-        // A device wants the local right for the remote one.
+        // A device requires the local right for the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::LOCAL_WRITE) || access.writes());
         rights
             .set(Rights::REMOTE_WRITE, rights.contains(Rights::REMOTE_WRITE) || access.contains(Access::REMOTE_WRITE));
@@ -49,7 +49,7 @@ impl Registrar for VerbsRegistrar {
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Registration>> {
         let start = std::ptr::with_exposed_provenance_mut(range.start() as usize);
-        // SAFETY: that devices reach it is the promise of whoever made this.
+        // SAFETY: the creator of this registrar promised that devices may reach the memory.
         let pin = unsafe { Registration::new(&self.domain, start, range.len() as usize, self.rights(access)) };
         // As the kernel's number: the cache asks again after some.
         let pin = pin.map_err(|error| io::Error::from_raw_os_error(error.errno))?;

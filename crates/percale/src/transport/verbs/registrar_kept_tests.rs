@@ -1,5 +1,5 @@
-//! What a cache keeps of a device's registrations, and what it lets go, on a device, if there is one; else each test says why
-//! it was skipped. The device's own calls are counted, and each transfer is one through the device.
+//! Tests of a registration cache over a device: what it keeps and what it drops. Without a device each test prints the reason and is skipped. The
+//! device's own calls are counted, and each transfer goes through the device.
 
 use std::collections::HashMap;
 use std::io;
@@ -63,7 +63,7 @@ impl Registrar for Counted {
     }
 }
 
-/// A cache over a device, whose monitor this is, and a peer of the device.
+/// A cache over a device, the notifier of its monitor, and a peer of the device.
 struct World {
     cache: Cache<Counted>,
     lane: Lane<Counted>,
@@ -94,7 +94,7 @@ impl World {
         self.lane.end(used);
     }
 
-    /// The application lets memory go and gets other at its address, which the cache is told in between.
+    /// The application unmaps memory and maps other memory at its address. The cache is notified in between.
     fn change(&self, memory: &Memory) {
         memory.change(|range| self.notifier.changed(range));
     }
@@ -223,8 +223,8 @@ fn rcache_010_what_a_transfer_uses_stays_registered() {
     }
 }
 
-/// The kernel's limit of locked memory counts for who may not exceed it, which each thread may give up by itself. A device is used
-/// with the credentials that it was opened with.
+/// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK, which each thread may give up by itself. A device is used with the
+/// credentials that it was opened with.
 #[test]
 fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
     const LIMIT: u64 = 48 << 20;
@@ -249,7 +249,7 @@ fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
         }
         let stats = world.cache.stats();
         assert!(stats.evictions > 0 && stats.failures == 0, "{stats:?}");
-        // What is in use stays, idle ones go beside it, and who wants more than there is gets an error.
+        // Registrations in use stay, idle ones are dropped beside them, and a request beyond the limit gets an error.
         world.cache.flush();
         let get = |memory: &Memory| world.lane.get(memory.range(), ACCESS).map(|used| world.lane.hold(used));
         let mut kept: Vec<_> = memories[..8].iter().map(|memory| get(memory).expect("room for eight")).collect();

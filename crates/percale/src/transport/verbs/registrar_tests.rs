@@ -1,4 +1,4 @@
-//! Registrations that outlive their memory, on a device, if there is one; else each test says why it was skipped.
+//! Tests of registrations that outlive their memory. Without a device each test prints the reason and is skipped.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; the block states its reason")]
 
@@ -44,7 +44,7 @@ fn rcache_001_without_a_monitor_a_write_reaches_memory_that_is_gone() {
     assert_eq!(memory.byte(0), 0);
 }
 
-/// The same with a cache in between, over one of its monitors: it never happens.
+/// With a cache in between, over one of its monitors, a write never reaches memory that is gone.
 fn is_seen_with(monitor: Choice) {
     let Some(adapter) = adapter() else { return };
     let cache = match Cache::builder(registrar(&adapter)).monitor(monitor).open() {

@@ -24,7 +24,7 @@ impl Registration {
     /// Registers what lies at these addresses; the kernel pins what is there, or refuses.
     ///
     /// # Errors
-    /// What the device says: ENOMEM mostly means that the limit of locked memory is reached.
+    /// The error that the device reports: ENOMEM mostly means that the limit of locked memory is reached.
     ///
     /// # Safety
     /// The device, and peers that know the key, may read and write the memory until the registration has ended, as far as the rights
@@ -71,7 +71,7 @@ impl Registration {
     /// Ends it: when this returns Ok no access through it is under way, and none will be.
     ///
     /// # Errors
-    /// What the device says, with the registration, which stands then.
+    /// The error that the device reports, with the registration, which stands then.
     pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deregister() {
             Ok(()) => {
@@ -87,7 +87,7 @@ impl Registration {
         if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
-        // SAFETY: it is ended once: it says so from then on.
+        // SAFETY: it is ended once: `end` and `drop` have exclusive access, and `ended` is set from then on.
         let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
         VerbsError::check("ibv_dereg_mr", errno)
     }

@@ -1,4 +1,4 @@
-//! Devices that are taken away. They are the tests' own, in a guest that is ours; elsewhere each test says that it was skipped.
+//! Tests of devices that are removed. The devices are the tests' own, in a guest that is ours; elsewhere each test prints that it is skipped.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// Whoever takes a device away waits for those who have it open, unless its driver can do without; both sides get on.
+/// The removal of a device waits for the processes that have it open, unless its driver can do without; both sides make progress.
 #[test]
 fn flt_001_a_device_that_is_removed_hangs_nobody() {
     let Some(device) = Device::new(91) else { return };

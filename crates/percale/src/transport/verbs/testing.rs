@@ -39,7 +39,7 @@ impl Memory {
         unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
     }
 
-    /// The application lets its memory go, says so, and gets other memory at the same address.
+    /// The application unmaps its memory, reports that to `told`, and maps other memory at the same address.
     pub(crate) fn change(&self, told: impl FnOnce(Range)) {
         self.unmap();
         told(self.range());
@@ -73,7 +73,7 @@ impl Memory {
     /// The application writes to all of it.
     pub(crate) fn fill(&self, byte: u8) {
         for at in 0..self.len {
-            // SAFETY: it is mapped, and nobody has a reference to it.
+            // SAFETY: it is mapped, and there is no reference to it.
             unsafe { write_volatile(with_exposed_provenance_mut(self.start + at), byte) };
         }
     }

@@ -1,11 +1,11 @@
-//! The wrappers on a device, if there is one; else each test says why it was skipped.
+//! Tests of the wrappers on a device. Without a device each test prints the reason and is skipped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// The adapter of this machine, or a line that says why there is none.
+/// Opens the adapter of this machine, or prints why there is none.
 pub(super) fn adapter() -> Option<Arc<Adapter>> {
     match Adapter::open() {
         Ok(adapter) => Some(adapter),
@@ -135,7 +135,7 @@ fn a_pair_that_fails_gives_back_what_was_posted() {
     assert_eq!((got.id, got.status != 0), (100, true), "{}", two.queue.explain(got.status));
 }
 
-/// By credits no wire comes here; whoever did would be told, and not wait for ever.
+/// With credits no wire gets into this situation. A sender that did would get an error instead of waiting for ever.
 #[test]
 fn a_receiver_without_a_receive_is_an_error_for_the_sender() {
     let Some(adapter) = adapter() else { return };

@@ -16,12 +16,12 @@ use super::region::{MemoryRegion, Rights, outside};
 use super::registration::Registration;
 use crate::memory::volatile::Segment;
 
-/// Whose a window is.
+/// The type of a window, which determines the queue pairs that may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Anybody's whose queue pair is in the window's domain. The device chooses its key.
+    /// Any queue pair in the window's domain may use it. The device chooses its key.
     One,
-    /// The queue pair's over which it was bound. Its key is counted up by whoever binds it.
+    /// Only the queue pair over which it was bound may use it. Its key is counted up in software with each bind.
     Two,
 }
 
@@ -66,7 +66,7 @@ impl Backing {
         }
     }
 
-    /// So many bytes of it.
+    /// Returns its first `len` bytes.
     fn first(&self, len: usize) -> Self {
         match self {
             Self::Region(region, offset, all) => Self::Region(Arc::clone(region), *offset, len.min(*all)),
@@ -106,10 +106,10 @@ impl Binding {
 }
 
 impl Window {
-    /// Makes one, unbound.
+    /// Makes a window, unbound.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the driver has none; what the device says.
+    /// EOPNOTSUPP if the driver has none; the error that the device reports.
     pub fn new(domain: &Arc<ProtectionDomain>, kind: WindowKind) -> Result<Self, VerbsError> {
         let call = "ibv_alloc_mw";
         let Some(alloc) = domain.context().ops().alloc_mw else { return Err(VerbsError::unsupported(call)) };
@@ -133,7 +133,7 @@ impl Window {
         counted_up(self.key())
     }
 
-    /// Of who has the lock.
+    /// Returns the key. The caller holds the lock.
     fn key(&self) -> u32 {
         // SAFETY: the window lives as long as this; its key is written by `bind` only, under the lock.
         unsafe { (*self.ptr.as_ptr()).rkey }
@@ -148,7 +148,7 @@ impl Window {
     ///
     /// # Errors
     /// EBUSY for a window of type 2 that is bound; EPERM where pair, memory and window are not of one domain; EFAULT outside
-    /// the memory; what the device says.
+    /// the memory; the error that the device reports.
     pub fn bind(&self, pair: &Arc<QueuePair>, id: u64, binding: &Binding) -> Result<(), VerbsError> {
         let call = "ibv_bind_mw";
         let same = |domain: &Arc<ProtectionDomain>| Arc::ptr_eq(domain, &self.domain);
@@ -169,9 +169,9 @@ impl Window {
                 };
                 let send_flags = abi::SEND_SIGNALED.cast_unsigned();
                 let mut request = abi::MwBind { wr_id: id, send_flags, bind_info: info };
-                // SAFETY: pair, window and registration are alive in the call, which reads their keys and sets the window's, under the
-                // lock; the request names them by keys alone. What the window is bound with it keeps, from before the call until
-                // `let_go` or its end; that peers may be at the memory so long is vouched for by whoever registered it.
+                // SAFETY: pair, window and registration are alive in the call, which reads their keys and sets the window's, under the lock; the
+                // request names them by keys alone. What the window is bound with it keeps, from before the call until `let_go` or its end; the code
+                // that registered the memory promised that peers may be at it for that long.
                 VerbsError::check(call, unsafe { bind(pair.as_ptr(), window, &raw mut request) })?;
             }
             WindowKind::Two => {
@@ -193,7 +193,7 @@ impl Window {
     ///
     /// # Errors
     /// EINVAL of a window that is of type 1 or not bound; EPERM over another queue pair than it was bound over, which some devices
-    /// would not refuse; what the device says.
+    /// would not refuse; the error that the device reports.
     pub fn invalidate(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
         let mut bindings = self.lock();
         let refused = |errno| Err(VerbsError { call: "an invalidation", errno });
@@ -222,12 +222,12 @@ impl Window {
         }
     }
 
-    /// Notes that the peer has invalidated it, as a completion said ([`Completion`](super::Completion)).
+    /// Notes that the peer has invalidated it, as a completion reported ([`Completion`](super::Completion)).
     pub fn invalidated(&self) {
         self.lock().bound = None;
     }
 
-    /// Keeps nothing any more that it was bound with, if nothing is bound: whoever calls has seen every request complete that was posted.
+    /// Drops everything that the window was bound with, if it is not bound now. The caller has seen the completion of every request that was posted.
     pub fn let_go(&self) {
         let mut bindings = self.lock();
         if bindings.bound.is_none() {
@@ -238,7 +238,7 @@ impl Window {
     /// Deallocates it, bound or not: when this returns Ok no access comes through it.
     ///
     /// # Errors
-    /// What the device says, with the window, which stands then.
+    /// The error that the device reports, with the window, which stands then.
     pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deallocate() {
             Ok(()) => {
@@ -256,8 +256,8 @@ impl Window {
             return Ok(());
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: it is ended once: who ends it has it alone, and it says so from then on. Queue pairs and memory that it keeps are there,
-        // for they go after it, also when it is dropped.
+        // SAFETY: it is ended once: `end` and `drop` have exclusive access, and `ended` is set from then on. Queue pairs and memory that it keeps
+        // exist, because they are dropped after it, also when it is dropped.
         VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
     }
 }

@@ -4,13 +4,13 @@
 //! out of the slot that the device chose, and posts that slot anew. So a message is one piece of the stream, whatever
 //! frames it holds, and nothing of the user's memory is registered.
 //!
-//! **Credits.** A message needs a receive that is posted, so each side counts (`credit`): no receiver is ever found without a
-//! receive, and who does not read stops the other side and nobody else.
+//! **Credits.** A message needs a posted receive, so each side counts (`credit`): a message never arrives at a device without a receive, and a side
+//! that does not read stops the other side and nothing else.
 //!
-//! **The end.** A queue pair that goes tells its peer nothing. So the two keep the TCP connection over which they met, and send
-//! nothing over it: its end is the peer's. What was acknowledged before is there by then, and is delivered first.
+//! **The end.** A queue pair that goes away sends nothing to its peer. So the two sides keep the TCP connection over which they met, and send nothing
+//! over it: the end of that connection is the end of the peer. What was acknowledged before has arrived by then, and is delivered first.
 //!
-//! Everything that the device or the peer says is checked: which slot, how many bytes, how many credits.
+//! Everything that the device or the peer reports is checked: which slot, how many bytes, how many credits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,13 +42,13 @@ const INLINE: u32 = 256;
 /// the other connection.
 const LAST_LOOKS: Duration = Duration::from_millis(20);
 
-/// Of a request's number: it is a receive, into the slot that the rest names.
+/// In a request's number: a receive, into the slot that the other bits name.
 const RECEIVE: u64 = 1 << 62;
-/// It is a note.
+/// In a request's number: a note.
 const NOTE: u64 = 1 << 63;
-/// It is an access over another queue pair, which reports here.
+/// In a request's number: an access over another queue pair, which completes here.
 const ACCESS: u64 = 1 << 61;
-/// It is the message that tries the connection out.
+/// In a request's number: the message that tries the connection out.
 const TRIAL: u64 = 1 << 60;
 
 /// One end of the stream.
@@ -62,21 +62,22 @@ pub struct Wire {
     peer: OnceLock<Gid>,
     /// The peer has tried the connection out, which it may do once.
     tried: bool,
-    /// The connection whose end is the peer's, once that stands.
+    /// The TCP connection, once it is established. Its end is the end of the peer.
     watched: Option<Arc<Socket>>,
-    /// Wake whoever sleeps on what the device tells unasked, and on its end: descriptors of this wire's own, for its owner's epoll.
+    /// Descriptors of this wire's own, for its owner's epoll: they wake a sleeping thread on the device's asynchronous events and when the device is
+    /// lost.
     events: Vec<OwnedFd>,
-    /// What may be sent, what was, and what the peer is to be told. A message's slot is its number in the ring.
+    /// What may be sent, what was sent, and what the peer has to be notified of. A message's slot is its number in the ring.
     credits: Credits,
-    /// Bytes that were posted, and those of the first messages, so many, that are known to be with the peer.
+    /// Bytes that were posted; those of the first `delivered` messages, which are known to be with the peer; and the number of those messages.
     bytes_sent: u64,
     bytes_delivered: u64,
     delivered: u64,
-    /// How many bytes each slot holds that is under way.
+    /// How many bytes each slot that is under way holds.
     lengths: [u32; SENDS],
     /// Slots with bytes to be read: which, and how many bytes.
     arrived: VecDeque<(usize, usize)>,
-    /// Of the first of them: how many were read.
+    /// How many bytes of the first of them were read.
     taken: usize,
     /// Which receives are posted.
     posted: [bool; RECEIVES],
@@ -119,7 +120,7 @@ impl Wire {
     /// Makes one, not connected yet: [`ours`](Self::ours) is what the peer must know.
     ///
     /// # Errors
-    /// What the device says; ENOMEM mostly means that the limit of locked memory is reached.
+    /// The error that the device reports; ENOMEM mostly means that the limit of locked memory is reached.
     pub fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
         let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
         let pair = make_pair(&buffers)?;
@@ -162,7 +163,7 @@ impl Wire {
     /// Connects. The peer must have done so, too, before this side sends.
     ///
     /// # Errors
-    /// What the device says, which may be about the peer's address.
+    /// The error that the device reports, which may be about the peer's address.
     pub fn connect(&self, peer: &End) -> io::Result<()> {
         self.pair.connect(self.path, &self.ours, peer)?;
         self.peer.get_or_init(|| peer.gid);
@@ -173,7 +174,7 @@ impl Wire {
     /// connects last, before anything else is sent.
     ///
     /// # Errors
-    /// What the device says; ETIMEDOUT if nothing comes.
+    /// The error that the device reports; ETIMEDOUT if nothing comes.
     pub(crate) fn try_out(&mut self, limit: Duration) -> io::Result<()> {
         self.pair.post_send(TRIAL, 0, 0, None)?;
         let queue = Arc::clone(self.pair.queue());
@@ -192,7 +193,7 @@ impl Wire {
         self.peer.get().copied()
     }
 
-    /// Takes the connection whose end is the peer's; it stands, and nothing is sent over it any more.
+    /// Takes the TCP connection, which is established, and over which nothing is sent any more. Its end is the end of the peer.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -227,7 +228,7 @@ impl Wire {
         self.adapter.describe()
     }
 
-    /// Makes the next completion wake whoever sleeps on the descriptor; what is there already does not.
+    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
     pub fn arm(&mut self) {
         self.pair.queue().hush();
         if let Err(error) = self.pair.queue().arm() {
@@ -235,7 +236,7 @@ impl Wire {
         }
     }
 
-    /// Looks whether the peer's end or the device's was told.
+    /// Looks whether the end of the peer or of the device was reported.
     #[cold]
     pub fn look(&mut self) {
         let context = self.adapter.domain().context();
@@ -258,13 +259,13 @@ impl Wire {
         }
     }
 
-    /// Whether the stream carries nothing any more.
+    /// Returns whether the stream carries nothing any more.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.failed.is_some() || self.ended.is_some()
     }
 
-    /// Where queue pairs for accesses report, too: with numbers that [`access_id`] made.
+    /// The queue in which queue pairs for accesses complete, too: with numbers that [`access_id`] made.
     pub(super) const fn queue(&self) -> &Arc<CompletionQueue> {
         self.pair.queue()
     }
@@ -274,7 +275,7 @@ impl Wire {
         &self.adapter
     }
 
-    /// Accesses that have completed: their numbers and statuses. Whoever is done with the list gives it back, emptied.
+    /// Accesses that have completed: their numbers and statuses. The caller empties the list when it is done with it.
     pub(super) const fn accesses(&mut self) -> &mut Vec<(u64, i32)> {
         &mut self.accesses
     }
@@ -310,11 +311,11 @@ impl Wire {
         }
     }
 
-    /// Takes all that completed; how much that was. What is left here, nobody would be woken for.
+    /// Takes all completions, and returns how many there were. No wake-up follows for completions that are left in the queue.
     #[inline]
     fn take(&mut self) -> usize {
         let mut all = 0;
-        // More than the queue holds is nothing that a percale sends: its next turn comes.
+        // No percale peer sends more than the queue holds. The rest has its turn at the next call.
         while all < COMPLETIONS {
             let count = self.take_some();
             all += count;
@@ -401,7 +402,7 @@ impl Wire {
         });
     }
 
-    /// Tells the peer of slots that were posted anew, once they are so many that it may be waiting for them.
+    /// Sends credits to the peer for slots that were posted anew, once they are so many that the peer may be waiting for them.
     fn give_back(&mut self) {
         let Some(owed) = self.credits.note().filter(|_| self.failed.is_none()) else { return };
         match self.pair.post_send(NOTE, 0, 0, Some(owed)) {
@@ -443,7 +444,7 @@ const fn ring(number: u64) -> usize {
     (number % SENDS as u64) as usize
 }
 
-/// Where the slot of a receive lies.
+/// Returns the offset of a receive's slot in the buffers.
 const fn receive_offset(slot: usize) -> usize {
     (SENDS + slot) * SLOT
 }
@@ -511,7 +512,7 @@ impl Stream for Wire {
         Ok(done)
     }
 
-    /// Whether everything that was sent is acknowledged, all that came is read, and nothing tells of an end.
+    /// Returns whether everything that was sent is acknowledged, everything that arrived is read, and no end was seen.
     #[inline]
     fn is_calm(&self) -> bool {
         self.credits.is_calm() && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()

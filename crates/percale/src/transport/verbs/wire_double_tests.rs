@@ -22,7 +22,7 @@ fn flt_002_a_completion_queue_that_fails_ends_no_other() {
         assert!(![&one, &two, &three].iter().any(|side| side.queue.has_failed()));
         one.pair.post_send(1, 0, 8, None).expect("it works");
         assert_eq!((one.next().status, two.next().len), (0, 8));
-        // And whoever sleeps on its connection is woken.
+        // A thread that sleeps on the connection of the failed wire is woken as well.
         drop((one, two, three, four));
         let (mut first, mut second) = wires(&adapter);
         double::tell("event double0 cq_error");
@@ -86,7 +86,7 @@ fn exchange(adapter: &Arc<Adapter>) {
     assert_eq!(byte, [7]);
 }
 
-/// The end of the other connection comes before the last bytes, however often somebody looks.
+/// The end of the other connection arrives before the last bytes, however often the wire is looked at.
 #[test]
 fn flt_003_last_bytes_that_come_after_the_end_are_read() {
     double::on("device double0; delay double0 receive 5", || {

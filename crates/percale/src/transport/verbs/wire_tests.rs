@@ -119,7 +119,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
     assert_eq!(one.write_one(&[1]), Ok(1));
 }
 
-/// Nobody is woken for what is left in the queue: what came behind many acknowledgements is read at once.
+/// No wake-up follows for completions that are left in the queue: what came behind many acknowledgements is read at once.
 #[test]
 fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
     let Some(adapter) = adapter() else { return };
@@ -147,7 +147,7 @@ fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
     for len in [100, 50] {
         assert_eq!(one.write_one(&vec![1; len]), Ok(len));
     }
-    // Before its own device has said anything.
+    // Before its own device has reported anything.
     let read = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: Some(1), invalidated: None };
     one.completed(&read);
     assert_eq!(one.progress(), (150, 100));
@@ -190,7 +190,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
 fn a_peer_whose_device_is_silent_is_given_up() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    // Its queue pair goes, but not the connection that would tell.
+    // Its queue pair goes, but not the connection that would signal it.
     let connection = two.watched.take();
     drop(two);
     assert_eq!(one.write_one(&[1; 10]), Ok(10));

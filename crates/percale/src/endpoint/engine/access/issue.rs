@@ -1,4 +1,4 @@
-//! Handing the parts of an access to a link.
+//! Hands the parts of an access to a link.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -16,7 +16,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
 
-/// Hands parts of an access to the link, as far as it takes them. Ok once all have left.
+/// Hands parts of an access to the link until it refuses one. Returns `Ok` when all have left.
 pub(in super::super) fn execute(
     link: &mut AnyLink,
     core: &mut Core,
@@ -42,7 +42,7 @@ pub(in super::super) fn execute(
     let several = what.part(1).is_some();
     while let Some((remote, offset)) = what.part(waiting.sent) {
         if core.accesses[access].error.is_some() {
-            break; // A refused part ends the access: the others are not asked for.
+            break; // A refused part ends the access: the others are not requested.
         }
         let is_much = core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES;
         let sent = match is_much {
@@ -51,7 +51,7 @@ pub(in super::super) fn execute(
         };
         if let Err(refused) = sent {
             if waiting.sent == 0 {
-                core.withdraw_assisted(slot, waiting, access); // Nothing of it has left: it is counted nowhere.
+                core.withdraw_assisted(slot, waiting, access); // No part of it has left, so it is counted nowhere.
             }
             return Err(refused);
         }
@@ -95,7 +95,7 @@ fn send_part(
         id: id.to_wire() | PART,
     };
     head.flags.set(Flags::PART, several);
-    // A stream brings a longer write straight to its place too.
+    // A stream also delivers a longer write directly to its place.
     let limit = if link.is_stream() { link.frame_limit() } else { link.frame_limit().min(RMA_EAGER) };
     let eager = len <= limit;
     let mut long = false;
@@ -128,14 +128,14 @@ fn send_part(
         core.peers.get_mut(slot).long_writes += 1;
     }
     if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
-        // What reports a write counts it too: whoever sees it counted finds the report.
+        // The notice that reports a write also counts it, so a target that sees the count finds the report.
         access.tell.get_or_insert_with(|| what.tell(if long { what.counts() } else { Counts::empty() }));
     }
     Ok(())
 }
 
-/// A write in one frame. The completion data travels behind its bytes if that is possible and they are few: a target puts
-/// together what carries both.
+/// Sends a write in one frame. The completion data is sent behind its bytes if these are few and the frame has room: a target assembles a
+/// frame that carries both.
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,
@@ -175,7 +175,7 @@ fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<
         reserved: 0,
         count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
     };
-    // Short, so it is put together: an atomic that travels is no matter of nanoseconds.
+    // The payload is short, so it is copied into one buffer: an atomic operation that is sent in a frame takes far longer than that.
     let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
     payload.extend_from_slice(about.as_bytes());
     if work.op != AtomicOp::Read {

@@ -1,21 +1,22 @@
 //! One-sided operations, at the initiator.
 //!
-//! An access goes one of three ways. *Directly*: a link of shared memory lets us reach the peer's region by ourselves, and it is mostly over
-//! within the call. *By RDMA*: a device does that (`rdma`). *Executed*: the target does it at its progress. Then the access is cut into parts, each of which is one request
-//! frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. What is short travels with its
-//! frame, over a stream also what is longer; a long write is offered and pulled by the target, a long read offered by the target
-//! and pulled by us, or expected by us and sent at once, over a stream.
+//! An access is made in one of three ways. *Directly*: over a shared-memory link the initiator reaches the peer's region by itself, and the
+//! access is mostly over within the call. *By RDMA*: a device makes the access (`rdma`). *Executed*: the target makes the access at its
+//! progress. Then the access is cut into parts, each of which is one request frame and ends with one answer ([`Kind::Done`] or
+//! [`Kind::ReadData`]) or with the end of a pull. Short data is sent in its frame, over a stream also longer data. A long write is offered
+//! by the initiator and pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected
+//! by the initiator and sent at once.
 //!
-//! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames
-//! are handled in order. Only what is long is done when the target gets to it: an access to the same bytes waits for it (unless
-//! both read), and a message for all long writes. So accesses to the same bytes of a region, and messages after writes, take
-//! effect in the order in which they were posted.
+//! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames are
+//! handled in order. Only long parts are performed at the target's own progress: an access to the same bytes waits for them (unless both
+//! read), and a message waits for all long writes. So accesses to the same bytes of a region, and messages after writes, take effect in the
+//! order in which they were posted.
 //!
 //! Invariants:
-//! * An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and
-//!   no transport reads its memory any more.
-//! * Parts that a peer names are checked to be its own.
-//! * After the first refusal no further part of an access leaves; it ends when those that had left are answered.
+//! 1. An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and no
+//!    transport reads its memory any more.
+//! 2. Parts that a peer names are checked to be its own.
+//! 3. After the first refusal no further part of an access leaves; the access ends when the parts that had left are answered.
 
 mod issue;
 mod rdma;
@@ -45,16 +46,16 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
 use crate::wire::head::{Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
 
-/// The longest part: what a target may have to hold on the way.
+/// The maximum length of a part, in bytes: the amount that a target may have to hold for it.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
 
-/// Parts of one peer that wait for answers.
+/// The maximum number of parts that wait for answers of one peer.
 pub(super) const PARTS_LIMIT: u32 = 1024;
 
-/// Bytes of long parts that one peer is asked to do at a time: at least two parts.
+/// The maximum number of bytes of long parts that one peer is asked to transfer at a time: at least two parts.
 pub(super) const LONG_BYTES: u64 = 2 * PART_LIMIT;
 
-/// Operations that peers name by number, besides sends: these bits say of which table.
+/// Bits in the numbers by which peers name operations other than sends. They select the table.
 pub(crate) const PART: u32 = 1 << 31;
 pub(crate) const SERVE: u32 = 1 << 30;
 
@@ -63,21 +64,21 @@ pub(crate) const SERVE: u32 = 1 << 30;
 pub(crate) struct Execution {
     to: Connection,
     notify: Notify,
-    /// What it is, with the memory that it uses: transports use that until the last part has ended.
+    /// The operation, with the memory that it uses: transports use that memory until the last part has ended.
     posted: Box<Posted<What>>,
     /// Parts that have not ended, and one more while not all have left.
     left: u32,
     error: Option<(ErrorCode, Cow<'static, str>)>,
-    /// What the target is told once all is there.
+    /// The notice that the target gets once all parts are there.
     tell: Option<Tell>,
-    /// Messages wait for it: some part is a long write, or it is one that we make by RDMA.
+    /// Whether messages wait for it: some part is a long write, or it is a write by RDMA.
     long: bool,
-    /// We make it by RDMA.
+    /// Whether it is made by RDMA.
     direct: bool,
 }
 
 impl Execution {
-    /// One of which no part has left.
+    /// Creates an execution before any of its parts has left.
     const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
         Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
     }
@@ -91,7 +92,7 @@ impl Execution {
     }
 }
 
-/// A part that the target does when it gets to it: what meets it has to wait.
+/// A part that the target performs at its own progress. Accesses that overlap it have to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
     peer: Connection,
@@ -102,7 +103,7 @@ pub(crate) struct Long {
 }
 
 impl Long {
-    /// Whether an access to `other` must not overtake this one.
+    /// Returns whether an access to `other` must not overtake this one.
     fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
         let (ours, theirs) = (&self.remote, other);
         // Not the sums of address and length, which may wrap.
@@ -117,20 +118,20 @@ impl Long {
 pub(crate) struct Part {
     pub(super) access: Id<Execution>,
     pub(super) to: Connection,
-    /// Our memory: what is written, or where results go.
+    /// The local memory: the bytes that are written, or where results go.
     pub(super) local: Segments,
-    /// Of the region.
+    /// The key of the region.
     key: u64,
-    /// A transport uses `local`: reads it to serve a pull, or fetches into it.
+    /// Whether a transport uses `local`: it reads from it to serve a pull, or fetches into it.
     pub(super) pushing: bool,
-    /// The target has asked for the bytes of a long write: it does so once.
+    /// Whether the target has asked for the bytes of a long write. It does so once.
     asked: bool,
-    /// How the target answered, if a transport still reads `local`.
+    /// The answer of the target, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
 }
 
-/// What a peer names as a part of ours.
+/// The part of a local access that a peer names.
 enum NamedPart {
     /// One of its parts.
     Here(Id<Part>),
@@ -140,7 +141,7 @@ enum NamedPart {
     None,
 }
 
-/// What the failure of a transfer from or to a region means.
+/// Returns the refusal that the failure of a transfer from or to a region means.
 const fn pull_refusal(error: PullError) -> Refusal {
     match error {
         PullError::Fault | PullError::Unknown => Refusal::Fault,
@@ -149,7 +150,7 @@ const fn pull_refusal(error: PullError) -> Refusal {
     }
 }
 
-/// How a refusal is reported.
+/// Returns the error code of a refusal.
 pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
     match refusal {
         Refusal::Key => ErrorCode::KeyRejected,
@@ -161,18 +162,18 @@ pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
 }
 
 impl Core {
-    /// Bytes of long parts that a peer has yet to do.
+    /// Returns the number of bytes of long parts that a peer has yet to transfer.
     fn long_bytes(&self, slot: Connection) -> u64 {
         self.long.iter().filter(|long| long.peer == slot).map(|long| long.remote.len).sum()
     }
 
-    /// Whether an access must wait for a long one that was posted before it.
+    /// Returns whether an access must wait for a long part of an access that was posted before it.
     fn meets_long(&self, slot: Connection, what: &What) -> bool {
         let writes = what.changes();
         self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
     }
 
-    /// Asks for bytes. Where a stream brings them, the pull that takes many of them is begun at once.
+    /// Sends the request of a read. Over a stream, the pull that takes the bytes of a long read begins at once.
     fn send_read(&mut self, link: &mut AnyLink, mut head: Head, local: &Segments) -> Result<(), Refused> {
         let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.pulls.next_id().to_wire());
         let payload = ReadHead {
@@ -192,13 +193,13 @@ impl Core {
         Ok(())
     }
 
-    /// The access that a link names.
+    /// Returns the access that a link names.
     fn access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
         let id = self.accesses.find_wire(wire)?;
         (self.accesses[id].to == from).then_some(id)
     }
 
-    /// The part that a peer names.
+    /// Returns the part that a peer names.
     fn part_of(&self, from: Connection, wire: u32) -> NamedPart {
         if wire & PART == 0 {
             return NamedPart::None;
@@ -209,7 +210,7 @@ impl Core {
         }
     }
 
-    /// The answer to a part says which region it was, if the target is to be told more of that.
+    /// Records the generation of the region that the answer to a part carries, if the target is to get a notice of the access later.
     fn learn(&mut self, id: Id<Part>, answer: &Head) {
         let Part { access, key, .. } = self.parts[id];
         if answer.flags.contains(Flags::DATA)
@@ -219,7 +220,7 @@ impl Core {
         }
     }
 
-    /// [`Kind::Done`].
+    /// Handles a [`Kind::Done`] frame.
     pub(super) fn done(&mut self, from: Connection, head: &Head) {
         let result = match (head.tag, Refusal::from_number(head.tag)) {
             (0, _) => Ok(()),
@@ -246,7 +247,7 @@ impl Core {
         }
     }
 
-    /// [`Kind::ReadData`].
+    /// Handles a [`Kind::ReadData`] frame.
     pub(super) fn read_data(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
@@ -262,7 +263,7 @@ impl Core {
         self.part_over(id, Ok(()));
     }
 
-    /// [`Kind::ReadOffer`]: the bytes are to be fetched.
+    /// Handles a [`Kind::ReadOffer`] frame: the bytes are to be fetched.
     pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
@@ -280,12 +281,12 @@ impl Core {
         self.outbox.push_back((from, Action::Pull { id: head.tag as u32, offer, into, token }));
     }
 
-    /// A long read has been fetched, or not.
+    /// Ends the part of a long read that was fetched, or that could not be.
     pub(super) fn fetched(&mut self, part: Id<Part>, result: Result<u64, PullError>) {
         self.part_over(part, result.map(drop).map_err(pull_refusal));
     }
 
-    /// The target asks for the bytes of a long write.
+    /// Handles the target's request for the bytes of a long write.
     pub(super) fn write_asked(&mut self, from: Connection, wire: u32) -> Asked {
         let NamedPart::Here(id) = self.part_of(from, wire) else { return Asked::Gone };
         let part = &mut self.parts[id];
@@ -296,7 +297,7 @@ impl Core {
         Asked::Source(Lease::own(&part.local))
     }
 
-    /// No transport reads the bytes of a long write any more.
+    /// Handles the end of a push: no transport reads the bytes of this long write any more.
     pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) {
         let NamedPart::Here(id) = self.part_of(from, wire) else { return };
         let part = &mut self.parts[id];
@@ -306,16 +307,16 @@ impl Core {
         }
     }
 
-    /// A part has ended.
+    /// Ends a part.
     fn part_over(&mut self, id: Id<Part>, result: Result<(), Refusal>) {
         let Some(part) = self.parts.remove(id) else { return };
-        self.long.retain(|long| long.part != id); // Not with its access: that may have parts that wait for this one.
+        self.long.retain(|long| long.part != id); // Not when its access ends: that may have parts that wait for this one.
         let peer = self.peers.get_mut(part.to);
         peer.parts = peer.parts.saturating_sub(1);
         self.access_step(part.access, result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into())));
     }
 
-    /// One of the things that an access waits for has come; the last completes it.
+    /// Counts one of the events for which an access waits. The last event completes the access.
     fn access_step(&mut self, id: Id<Execution>, result: Result<(), (ErrorCode, Cow<'static, str>)>) {
         let Some(access) = self.accesses.get_mut(id) else { return };
         access.left -= 1;
@@ -338,7 +339,7 @@ impl Core {
         }
     }
 
-    /// An access has ended, or is to begin anew.
+    /// Removes an access that has ended, or that is to be restarted.
     fn access_ended(&mut self, id: Id<Execution>) -> Option<Execution> {
         let access = self.accesses.remove(id)?;
         let peer = self.peers.get_mut(access.to);
@@ -349,8 +350,8 @@ impl Core {
         Some(access)
     }
 
-    /// Tells the target what it cannot know by itself: of each region once, and with the last what the endpoint counts, and the
-    /// data.
+    /// Notifies the target of what it cannot know by itself: one notice for each region, of which the last also carries what the endpoint
+    /// counts, and the data.
     fn tell(&mut self, to: Connection, tell: &Tell) {
         let regions = tell.regions();
         let counted = self.peers.get(to).counts & tell.counts;
@@ -360,7 +361,7 @@ impl Core {
         }
     }
 
-    /// Tells the target that its region with this key and this generation was accessed, if there is anything to be told.
+    /// Notifies the target that its region with this key and this generation was accessed, if it counts or reports that.
     pub(super) fn wrote(&mut self, to: Connection, (key, generation): (u64, u64), counts: Counts, told: Option<Told>) {
         if counts.is_empty() && told.is_none() {
             return;
@@ -375,7 +376,7 @@ impl Core {
         self.outbox.push_back((to, Action::Notice(head, notice)));
     }
 
-    /// Begins a long access that we make ourselves with the target's help; its number. `None` if it had begun.
+    /// Begins a long access that this endpoint makes itself with the target's help. Returns its number, or `None` if it had begun already.
     pub(super) fn start_assisted(
         &mut self,
         slot: Connection,
@@ -395,7 +396,7 @@ impl Core {
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
-    /// It ended in the call that began it, and is reported there; or nothing of it could leave.
+    /// Removes such an access that ended in the call that began it, and is reported there, or of which nothing could leave.
     pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
         if let Some(access) = self.accesses.remove(id) {
             waiting.begin_anew(access.posted);
@@ -405,7 +406,7 @@ impl Core {
         self.peers.finished(slot);
     }
 
-    /// It is over.
+    /// Ends such an access.
     pub(super) fn assisted_end(&mut self, from: Connection, wire: u32, result: Result<(), PullError>) {
         if let Some(id) = self.access_of(from, wire) {
             let result = result.map_err(|error| match error {
@@ -421,7 +422,7 @@ impl Core {
         }
     }
 
-    /// The connection is gone: what was being executed over it has failed.
+    /// Fails the accesses that were being executed over a connection that is gone.
     pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.parts.retain(|_, part| part.to != from);
         self.long.retain(|long| long.peer != from);

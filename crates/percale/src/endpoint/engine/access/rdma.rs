@@ -1,12 +1,12 @@
-//! Accesses that we make by RDMA.
+//! Accesses to the memory of peers by RDMA.
 //!
-//! One way at a time, as [elsewhere](super): an access by RDMA begins when none is executed any more, and one that is executed, or a message
-//! after a write, when none by RDMA is under way. What follows closely upon an executed access is executed as well, and does not wait;
-//! but not for ever ([`PATIENCE`]).
+//! One way at a time, as [elsewhere](super): an access by RDMA begins when no executed access is under way, and an executed access, or a
+//! message after a write, begins when no access by RDMA is under way. An access that closely follows an executed access is executed as
+//! well, and does not wait; but only for a bounded number of accesses in a row ([`PATIENCE`]).
 //!
-//! By RDMA goes what nobody at the target has to be told of: no atomic operations, no completion data, nothing that the target counts, no
-//! write that is complete only when its bytes can be seen there.
-//! An access that the device refused, and those behind it, come back ([`Core::give_back`]), first in line, to be executed.
+//! An access is made by RDMA only if the target need not be notified of it: no atomic operations, no completion data, nothing that the
+//! target counts, no write that is complete only when its bytes are visible at the target. An access that the device refused, and those
+//! behind it, come back ([`Core::give_back`]), first in the queue, to be executed.
 
 use super::super::core::Core;
 use super::super::types::{Notify, Pending, Work};
@@ -17,21 +17,21 @@ use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
 
-/// Accesses in a row that are executed because others are; then they wait until those are over.
+/// Consecutive accesses that are executed because others are. After that, an access waits until the executed ones are over.
 const PATIENCE: u32 = 16;
 
-/// How an access can be made now.
+/// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Course {
     /// All of it was posted.
     Posted,
     /// It has to wait.
     Waits,
-    /// By the target.
+    /// The target executes it.
     Executed,
 }
 
-/// Makes an access by RDMA, or goes on with it, if that can be.
+/// Makes an access by RDMA, or continues it, if possible.
 pub(in super::super) fn by_rdma(
     link: &mut VerbsLink,
     core: &mut Core,
@@ -46,11 +46,11 @@ pub(in super::super) fn by_rdma(
     }
     let begun = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?)));
     let Some((access, execution)) = begun.filter(|(_, execution)| execution.direct) else {
-        return Course::Executed; // As it began.
+        return Course::Executed; // It began as an executed access.
     };
     let what = *execution.posted.work();
     if execution.error.is_some() {
-        // Nobody knows whether a part of it was made: no other is.
+        // It is unknown whether a part of it was made, so no other part is made.
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
@@ -70,7 +70,7 @@ pub(in super::super) fn by_rdma(
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
-    // What was posted ends first, one way or another.
+    // The parts that were posted have to end first, with or without success.
     if core.accesses[access].left > 1 {
         return Course::Waits;
     }
@@ -80,7 +80,7 @@ pub(in super::super) fn by_rdma(
     if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
 }
 
-/// Posts a part of an access; where ours starts is `offset`.
+/// Posts a part of an access. `offset` is where the part starts in the local memory.
 fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, access: u32) -> Result<(), Unposted> {
     let (What::Write(work) | What::Read(work)) = what else { return Err(Unposted::Unreachable) };
     let local = work.local.slice(offset as usize, remote.len as usize);
@@ -90,8 +90,8 @@ fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, a
 /// Posts the first part of an access, if it is one for RDMA and its turn has come.
 ///
 /// # Errors
-/// What becomes of it else. Then nothing was posted, and it is counted nowhere: what comes back from a queue pair that broke goes before it,
-/// and waits for all that is counted.
+/// The other way in which the access is made, or that it waits. Then nothing was posted, and the access is counted nowhere: accesses that
+/// come back from a broken queue pair go before it, and wait for everything that is counted.
 fn begin(
     link: &mut VerbsLink,
     core: &mut Core,
@@ -125,7 +125,7 @@ fn begin(
     }
     let Some(posted) = waiting.start(id) else { return Err(Course::Executed) };
     waiting.sent = 1;
-    // That part, and one more while not all have left.
+    // The posted part, and one more while not all parts have left.
     let access = Execution { direct: true, long: what.changes(), left: 2, ..Execution::new(slot, notify, posted) };
     core.accesses.insert(access);
     peer.direct += 1;
@@ -134,10 +134,10 @@ fn begin(
     Ok(())
 }
 
-/// Whether nobody at the target need be told of an access, or do it.
+/// Returns whether the target need neither execute an access nor be notified of it.
 fn is_plain(what: &What, counted: Counts) -> bool {
     let some = |piece: &RemoteMemory| piece.len > 0;
-    // The device acknowledges a write before its bytes can be seen, perhaps.
+    // The device may acknowledge a write before its bytes are visible.
     let is_seen = what.changes() && what.flags().contains(OpFlags::DELIVERY_COMPLETE);
     !matches!(what, What::Atomic(_))
         && !is_seen
@@ -147,13 +147,13 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 }
 
 impl Core {
-    /// An access by RDMA could not be ended; of several the one that began last comes back first.
+    /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the one that began last comes back first.
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
         let Some(id) = self.access_of(from, wire).filter(|id| self.accesses[*id].direct) else { return };
         let Some(Execution { notify, posted, .. }) = self.access_ended(id) else { return };
         let pending = &mut self.peers.get_mut(from).pending;
         match pending.front_mut() {
-            // Not all of it was posted: it is still there.
+            // Not all of it was posted, so it is still in the queue.
             Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
                 waiting.begin_anew(posted);
             }

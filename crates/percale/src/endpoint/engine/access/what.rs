@@ -1,4 +1,4 @@
-//! What is to be accessed, and how far it has got.
+//! An access to the memory of a peer, and its progress while it waits.
 
 use super::super::counting::counts_of_atomic;
 use super::{Execution, PART_LIMIT};
@@ -13,14 +13,14 @@ use crate::table::Id;
 use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
-/// What to do.
+/// The operation of an access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// Write to the peer's memory.
     Write(RmaWork),
-    /// Read it.
+    /// Read the peer's memory.
     Read(RmaWork),
-    /// Change it atomically.
+    /// Read or change the peer's memory atomically.
     Atomic(AtomicWork),
 }
 
@@ -35,7 +35,7 @@ impl From<What> for Operation {
 }
 
 impl What {
-    /// How.
+    /// Returns the flags of the operation.
     pub(crate) const fn flags(&self) -> OpFlags {
         match self {
             Self::Write(work) | Self::Read(work) => work.flags,
@@ -43,7 +43,7 @@ impl What {
         }
     }
 
-    /// What the completion says.
+    /// Returns the completion of the operation.
     #[inline]
     pub(in super::super) fn entry(&self) -> Entry {
         match self {
@@ -53,7 +53,7 @@ impl What {
         }
     }
 
-    /// The peer's memory.
+    /// Returns the pieces of the peer's memory.
     pub(in super::super) fn pieces(&self) -> &[RemoteMemory] {
         match self {
             Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
@@ -61,7 +61,7 @@ impl What {
         }
     }
 
-    /// The same, with peers' own keys in the place of mapped ones.
+    /// Returns the same operation with mapped keys replaced by the peers' own keys.
     pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
         let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
             match piece.key {
@@ -89,18 +89,18 @@ impl What {
         }
     }
 
-    /// What the target reports: the data, if it is to report the access at all, and the length.
+    /// Returns what the target reports, if it is to report the access at all: the data and the length.
     #[inline]
     pub(in super::super) fn told(&self) -> Option<Told> {
         self.data().map(|data| Told { data, len: self.entry().len })
     }
 
-    /// The part with this number: the peer's memory, and where ours starts.
+    /// Returns the part with this number: the peer's memory, and where the part starts in the local memory.
     pub(super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
         self.part_of(number, PART_LIMIT)
     }
 
-    /// The same of parts of so many bytes at most.
+    /// Like [`part`](Self::part), but for parts of at most `limit` bytes.
     pub(super) fn part_of(&self, number: u64, limit: u64) -> Option<(RemoteMemory, u64)> {
         let (mut left, mut local) = (number, 0);
         for piece in self.pieces() {
@@ -116,7 +116,7 @@ impl What {
         None
     }
 
-    /// Whether the access changes the peer's memory.
+    /// Returns whether the access changes the peer's memory.
     pub(in super::super) fn changes(&self) -> bool {
         match self {
             Self::Write(_) => true,
@@ -125,7 +125,7 @@ impl What {
         }
     }
 
-    /// What counts the access at its target.
+    /// Returns which counters count the access at its target.
     #[inline]
     pub(in super::super) fn counts(&self) -> Counts {
         match self {
@@ -135,7 +135,7 @@ impl What {
         }
     }
 
-    /// What the target is told once the access has ended: what it has yet to count, and the data.
+    /// Returns the notice that the target gets when the access has ended: what it has yet to count, and the data.
     pub(super) fn tell(&self, counts: Counts) -> Tell {
         let mut tell = Tell { regions: [(0, 0); IOV_LIMIT], count: 0, counts, told: self.told() };
         for piece in self.pieces() {
@@ -148,20 +148,20 @@ impl What {
     }
 }
 
-/// What the completion of a read or a write says.
+/// Returns the completion of a read or a write.
 #[inline]
 pub(in super::super) fn rma_entry(write: bool, context: u64, len: u64) -> Entry {
     let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
     Entry { context, flags: CompletionFlags::RMA | kind, len, ..Entry::default() }
 }
 
-/// What the completion of an atomic operation says that fetches a word.
+/// Returns the completion of an atomic operation that fetches a word.
 #[inline]
 pub(in super::super) fn word_entry(context: u64) -> Entry {
     Entry { context, flags: CompletionFlags::ATOMIC | CompletionFlags::READ, len: 8, ..Entry::default() }
 }
 
-/// What the completion of an atomic operation says.
+/// Returns the completion of an atomic operation.
 #[inline]
 pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {
     let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
@@ -169,17 +169,17 @@ pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {
     Entry { context, flags, len, ..Entry::default() }
 }
 
-/// An access that waits for its turn, or some parts of which do.
+/// An access that waits for its turn, as a whole or with some of its parts.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(super) state: WaitingState,
-    /// Parts that have left.
+    /// The number of parts that have left.
     pub(super) sent: u64,
-    /// The device cannot make it: the target executes it.
+    /// Whether the target has to execute it because the device cannot make it.
     pub(super) executed_only: bool,
 }
 
-/// How far a waiting access is.
+/// The progress of a waiting access.
 #[derive(Debug)]
 pub(super) enum WaitingState {
     /// Nothing of it has left.
@@ -200,7 +200,7 @@ impl Waiting {
         }
     }
 
-    /// It begins as the execution with this number, which is to own what it uses. `None` if it had begun.
+    /// Begins the access as the execution with this number, which takes over the memory that it uses. Returns `None` if it had begun already.
     pub(in super::super) fn start(&mut self, id: Id<Execution>) -> Option<Box<Posted<What>>> {
         match std::mem::replace(&mut self.state, WaitingState::Started(id)) {
             WaitingState::Untouched(posted) => Some(posted),
@@ -211,22 +211,22 @@ impl Waiting {
         }
     }
 
-    /// Nothing of it counts that has left: it begins anew, with the memory of its execution, which is over.
+    /// Restarts the access, with the memory of its execution, which is over. The parts that have left no longer count.
     pub(in super::super) fn begin_anew(&mut self, posted: Box<Posted<What>>) {
         (self.state, self.sent) = (WaitingState::Untouched(posted), 0);
     }
 
-    /// Its flags while nothing of it has left; then none holds it back.
+    /// Returns its flags while nothing of it has left. Later no flag holds it back.
     pub(crate) fn flags(&self) -> OpFlags {
         self.what().map_or(OpFlags::empty(), What::flags)
     }
 
-    /// What its completion says while nothing of it has left; then its execution ends it.
+    /// Returns its completion while nothing of it has left. Later its execution ends it.
     pub(crate) fn entry(&self) -> Option<Entry> {
         self.what().map(What::entry)
     }
 
-    /// What to do, while nothing of it has left.
+    /// Returns the operation while nothing of it has left.
     pub(in super::super) fn what(&self) -> Option<&What> {
         match &self.state {
             WaitingState::Untouched(posted) => Some(posted.work()),
@@ -235,7 +235,7 @@ impl Waiting {
     }
 }
 
-/// What the target's completion says of an access that brings data.
+/// The content of the target's completion for an access that carries data.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Told {
     pub(in super::super) data: u64,
@@ -243,10 +243,10 @@ pub(in super::super) struct Told {
     pub(in super::super) len: u64,
 }
 
-/// What the target is told of an access that it could not count or report by itself.
+/// The notice to the target of an access that the target could not count or report by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
-    /// Keys of the regions, and their generations, as far as the target has said them; else 0.
+    /// The keys of the regions, with their generations as far as the target has sent them, else 0.
     regions: [(u64, u64); IOV_LIMIT],
     count: usize,
     pub(super) counts: Counts,
@@ -254,12 +254,12 @@ pub(super) struct Tell {
 }
 
 impl Tell {
-    /// The keys of the regions, each once, and their generations.
+    /// Returns the keys of the regions, each once, and their generations.
     pub(super) fn regions(&self) -> &[(u64, u64)] {
         &self.regions[..self.count]
     }
 
-    /// The region that was accessed by this key has this generation.
+    /// Records the generation of the region that was accessed by this key.
     pub(super) fn learn(&mut self, key: u64, generation: u64) {
         for (_, known) in self.regions[..self.count].iter_mut().filter(|(its, _)| *its == key) {
             *known = generation;

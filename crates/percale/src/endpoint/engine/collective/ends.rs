@@ -1,4 +1,4 @@
-//! What ends: transfers of groups, their operations, groups themselves.
+//! The end of transfers of groups, of their operations, and of groups themselves.
 
 use std::collections::HashSet;
 
@@ -20,21 +20,21 @@ use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
 use crate::wire::join::JOIN;
 
-/// The completion of a collective.
+/// Returns the completion of a collective operation.
 pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> Entry {
     let len = work.bytes().unwrap_or(0) as u64;
     Entry { context: work.context, flags: CompletionFlags::COLLECTIVE, len, ..Entry::default() }
 }
 
 impl Core {
-    /// A group can go on: soon.
+    /// Schedules a group that can go on.
     fn collective_ready(&mut self, index: Id<Group>) {
         self.collectives.ready.push_back(Ready::Group(index));
         self.outbox.push_back((0, Action::Advance));
     }
 
-    /// The commonest message of a group, without detours: it has a receive, which it fills. False if anything is otherwise; then nothing was
-    /// done. (A broken group has no receives.)
+    /// Delivers a message of a group of the most common kind, on a fast path: it has a receive, which it fills. Returns false, and does
+    /// nothing, if this does not hold. (A broken group has no receives.)
     #[inline(never)]
     pub(in crate::endpoint::engine) fn collective_in_place(
         &mut self,
@@ -54,7 +54,7 @@ impl Core {
         true
     }
 
-    /// A transfer of a group's operation has ended well.
+    /// Handles the successful end of a transfer of a group's operation.
     #[inline(never)]
     pub(in crate::endpoint::engine) fn collective_over(&mut self, side: Side, entry: &Entry) {
         match side {
@@ -63,21 +63,21 @@ impl Core {
         }
     }
 
-    /// One has brought a message that carried this.
+    /// Handles the end of a transfer that received a message with this data.
     #[inline]
     fn received_from_member(&mut self, context: u64, data: u64) {
         let why = "the members of the group do not do the same, in the same order";
         self.transfer_over(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)));
     }
 
-    /// One has failed.
+    /// Handles the failure of a transfer.
     #[cold]
     pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
         let why = "a message between members of the group failed: a member is gone";
         self.transfer_over(error.entry.context, |_| Some((error.error, why)));
     }
 
-    /// One has ended, which may break the group.
+    /// Ends a transfer, which may break the group.
     #[inline]
     fn transfer_over(&mut self, context: u64, breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>) {
         let sequence = context as u32;
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Does what a group's operation has to do next, if that takes no link; says whether that was all.
+    /// Performs the next steps of a group's operation as long as they need no link. Returns whether nothing is left to do for the group.
     fn goes_on_here(&mut self, index: Id<Group>) -> bool {
         let Collectives { groups, chunks, .. } = &mut *self.collectives;
         let group = &mut groups[index];
@@ -111,7 +111,7 @@ impl Core {
         self.collective_done(index)
     }
 
-    /// The group's first operation has ended. Whether there is nothing else to do for the group.
+    /// Ends the first operation of a group. Returns whether nothing else is left to do for the group.
     pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
         let group = &mut self.collectives.groups[index];
         let Some(running) = group.running.take() else { return true };
@@ -142,7 +142,7 @@ impl Core {
         self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why.to_owned()));
     }
 
-    /// A broken group takes back its receives, and throws away what came for it.
+    /// Cancels the receives of a broken group, and discards messages that arrived for it.
     pub(super) fn withdraw(&mut self, index: Id<Group>) {
         let group = &mut self.collectives.groups[index];
         if !group.named {
@@ -163,7 +163,7 @@ impl Core {
         held.into_iter().for_each(|(_, message)| self.throw_away(message));
     }
 
-    /// Whether a message is for a group that may yet want it. What breaks a group, or makes one, is heeded here.
+    /// Returns whether a message is for a group that may still need it. Handles messages that break a group or join one.
     pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: Connection, head: &Head) -> bool {
         if head.kind == Kind::Collective && head.len == 0 && head.data >= JOIN {
             match head.data {
@@ -181,7 +181,7 @@ impl Core {
         false
     }
 
-    /// A member says that the group is broken.
+    /// Handles the notice of a member that the group is broken.
     fn aborted(&mut self, from: Connection, tag: u64, code: u32) {
         let Some(&index) = self.collectives.by_tag.get(&tag) else {
             self.collectives.hear(tag, from);
@@ -190,13 +190,14 @@ impl Core {
         if !self.collectives.groups[index].members.contains(&from) {
             return self.peers.accuse(from, "it breaks a group that it is no member of");
         }
-        // Nothing is remembered of who is no member: its messages would be thrown away, and the group wait for ever.
+        // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be discarded, and its group
+        // would wait forever.
         self.collectives.remember_broken(tag);
         self.collectives.groups[index].breaks(heard_code(code), "a member gave the group up");
         self.collective_ready(index);
     }
 
-    /// A connection is over. One that did not end in good order breaks the peer's groups.
+    /// Handles the end of a connection. If the peer did not close it in an orderly way, the groups of the peer break.
     pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.collectives.forget_heard(from);
         self.collectives.joins.gone(from, error, why);
@@ -208,7 +209,7 @@ impl Core {
             let head = Head { kind: Kind::Collective, ..Head::default() };
             self.receive_failed(from, &head, &receive, error, why);
         }
-        // Nobody can receive its messages of groups that it is no member of, as far as is known here.
+        // Messages of the peer for groups in which it is not known to be a member can never be received.
         let groups = self.collectives.groups.iter();
         let of_its = groups.filter(|(_, group)| group.named && group.members.contains(&from));
         let known: Vec<u64> = of_its.map(|(_, group)| group.tag).collect();
@@ -227,7 +228,8 @@ impl Core {
         }
     }
 
-    /// Takes the operation that one of its transfers' contexts names out of its group: who is told, what a completion would say, its memory.
+    /// Takes the operation to which the transfer with this context belongs out of its group. Returns where it is reported, its completion,
+    /// and its memory.
     pub(in crate::endpoint::engine) fn take_collective(
         &mut self,
         context: u64,
@@ -245,7 +247,8 @@ impl Core {
         Some((running.notify, entry, memory))
     }
 
-    /// The endpoint closes: ends all operations of groups but those of which transfers have these contexts, and all joins.
+    /// Ends all operations of groups and all joins, because the endpoint closes. Operations with transfers that have these contexts do not
+    /// end yet.
     pub(in crate::endpoint::engine) fn end_groups(&mut self, held: &HashSet<u64>, why: &str) {
         let groups: Vec<Id<Group>> = self.collectives.groups.iter().map(|(index, _)| index).collect();
         for index in groups {
@@ -255,7 +258,7 @@ impl Core {
             for ended in running.into_iter().chain(std::mem::take(&mut group.queue)) {
                 self.collective_failed(index, &ended, ErrorCode::Canceled, why);
             }
-            // What comes of its transfers is nobody's any more.
+            // Transfers that end later find no group, and their results are ignored.
             let group = &mut self.collectives.groups[index];
             if group.running.is_none() {
                 self.collectives.close(index);

@@ -16,33 +16,33 @@ pub(crate) struct Group {
     pub(crate) list: u64,
     /// The tag of its messages, once the members have agreed on it; before that nothing of the group runs.
     pub(crate) tag: u64,
-    /// They have.
+    /// Whether the members have agreed on the tag.
     pub(crate) named: bool,
     /// Its members' slots, by rank.
     pub(crate) members: Box<[Connection]>,
     pub(crate) rank: usize,
-    /// Operations so far.
+    /// The number of operations so far.
     pub(crate) sequence: u32,
     pub(crate) running: Option<Running>,
-    /// What was posted behind it.
+    /// The operations that were posted behind it.
     pub(crate) queue: VecDeque<Running>,
-    /// Why nothing of it will succeed any more.
+    /// Why no operation of the group will succeed any more, if it is broken.
     pub(crate) broken: Option<(ErrorCode, String)>,
-    /// The members were told so.
+    /// Whether the members were notified that it is broken.
     pub(crate) told: bool,
     /// Members that have closed their endpoints.
     pub(crate) gone: Vec<Connection>,
     /// The connection to a member ended while the group had no tag, and why: that member may have given the group up, or be another one by now.
     pub(crate) lost: Option<(ErrorCode, String)>,
-    /// The application has left it: it goes when its operations have ended.
+    /// Whether the application has left it. Then it is removed when its operations have ended.
     pub(crate) left: bool,
     pub(crate) scratch: Scratch,
-    /// The program of the operation that ended last: the next one mostly does the same.
+    /// The program of the operation that ended last: the next operation usually does the same.
     pub(crate) spare: Option<Box<Program>>,
 }
 
 impl Group {
-    /// Nothing will succeed any more.
+    /// Marks the group as broken: no operation will succeed any more.
     pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! All groups of an endpoint, and what is remembered of those that are gone or yet to be.
+//! All groups of an endpoint, with records of groups that are gone and of groups that do not exist yet.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,15 +11,15 @@ use crate::endpoint::matching::Matching;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 
-/// Broken groups that are remembered when they are gone.
+/// The number of broken groups that are remembered after they are gone.
 const REMEMBERED: usize = 1024;
-/// How many groups that are not here yet one peer may have given up.
+/// The number of groups that one peer may have given up before they exist here.
 const HEARD: usize = 64;
 
-/// What can go on, once the links are done with.
+/// Work that can go on after the links were polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
-    /// What joins want done.
+    /// The actions that joins ask for.
     Joins,
     /// This group, unless it is gone by then.
     Group(Id<Group>),
@@ -32,30 +32,31 @@ pub(crate) struct Collectives {
     pub(crate) by_tag: HashMap<u64, Id<Group>>,
     /// Receives and messages of groups.
     pub(crate) messages: Matching<Receive, Unexpected>,
-    /// What can go on.
+    /// Groups and joins that can go on.
     pub(crate) ready: VecDeque<Ready>,
-    /// Somebody further up makes them go on.
+    /// Whether a caller further up the stack is advancing them.
     pub(crate) running: bool,
-    /// What is being combined; made when something first is.
+    /// Memory for values that are being combined. Made at first use.
     pub(crate) chunks: Option<Box<Chunks>>,
     /// Groups that are being joined.
     pub(crate) joins: Joins,
     /// Tags of groups that are broken.
     broken: HashSet<u64>,
-    /// The same, the oldest first.
+    /// The tags in `broken`, the oldest first.
     remembered: VecDeque<u64>,
-    /// Groups that are not here yet, and who gave them up, the oldest first. Anybody may say so; it counts if he is a member.
+    /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send such a notice; it
+    /// counts only if the peer is a member of the group.
     heard: VecDeque<(u64, Connection)>,
     stamp: u32,
 }
 
 impl Collectives {
-    /// The group with this name.
+    /// Returns the group with this name.
     pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(Id::from_u64(id.to_u64())).filter(|group| !group.left)
     }
 
-    /// A new group of these members. It has no tag until they have agreed on one.
+    /// Creates a group of these members. It has no tag until they have agreed on one.
     pub(crate) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> Id<Group> {
         self.stamp = self.stamp.wrapping_add(1);
         self.groups.insert(Group {
@@ -77,12 +78,12 @@ impl Collectives {
         })
     }
 
-    /// A number for a group of this endpoint's to be named by: no other of this life has it.
+    /// Returns a number that names the newest group of this endpoint. No other group of this incarnation has it.
     pub(crate) const fn stamp(&self) -> u32 {
         self.stamp
     }
 
-    /// The members of a group have agreed on its tag.
+    /// Sets the tag of a group, on which the members have agreed.
     pub(crate) fn name(&mut self, index: Id<Group>, tag: u64) {
         let Some(group) = self.groups.get_mut(index) else { return };
         (group.tag, group.named) = (tag, true);
@@ -97,9 +98,10 @@ impl Collectives {
         self.by_tag.insert(tag, index);
     }
 
-    /// The connection to this peer broke. The peer may have given up the groups that are being joined here, and have said so over that
-    /// connection; what it says of them from now on may be a successor's. Such a group is broken if it comes about. A peer that said goodbye may
-    /// have been a member's predecessor only, which concerns no group.
+    /// Handles the end of the connection to this peer. The peer may have given up groups that are being joined here, and have announced
+    /// that over this connection; announcements that follow may come from a successor of the peer. Such a group is broken as soon as its
+    /// members agree on a tag. A peer that closed the connection in an orderly way may have been only a predecessor of a member, which
+    /// concerns no group.
     pub(crate) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
         if error == ErrorCode::Closed {
             return;
@@ -115,7 +117,7 @@ impl Collectives {
         }
     }
 
-    /// A group is over.
+    /// Removes a group that is over.
     pub(crate) fn close(&mut self, index: Id<Group>) {
         let Some(group) = self.groups.remove(index) else { return };
         if group.named {
@@ -123,14 +125,14 @@ impl Collectives {
         }
     }
 
-    /// The endpoint closes: nothing is joined any more, and nothing goes on.
+    /// Ends all joins and all pending work, because the endpoint closes.
     pub(crate) fn end(&mut self) {
         (self.messages, self.joins) = (Matching::new(), Joins::default());
         self.ready.clear();
         self.heard.clear();
     }
 
-    /// Messages with this tag are for nobody any more.
+    /// Records the tag of a broken group: messages with this tag are not received any more.
     pub(crate) fn remember_broken(&mut self, tag: u64) {
         if self.broken.insert(tag) {
             self.remembered.push_back(tag);
@@ -142,7 +144,8 @@ impl Collectives {
         }
     }
 
-    /// Somebody gives up a group that is not here yet. He makes us forget nothing but what he said himself.
+    /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the same peer is dropped,
+    /// so no peer can displace the records of another.
     pub(crate) fn hear(&mut self, tag: u64, from: Connection) {
         let said = |(_, who): &&(u64, Connection)| *who == from;
         if self.heard.contains(&(tag, from)) {
@@ -156,17 +159,17 @@ impl Collectives {
         self.heard.push_back((tag, from));
     }
 
-    /// Whether no group is open, and nothing is remembered of any that is yet to be.
+    /// Returns whether no group is open, and no record of a group that does not exist yet is kept.
     pub(crate) fn is_idle(&self) -> bool {
         self.groups.is_empty() && self.heard.is_empty()
     }
 
-    /// A connection is over, and its number may be another's next.
+    /// Drops the records of a peer whose connection is over, since another peer may get its slot number.
     pub(crate) fn forget_heard(&mut self, from: Connection) {
         self.heard.retain(|(_, who)| *who != from);
     }
 
-    /// Whether they are.
+    /// Returns whether a broken group with this tag is remembered.
     pub(crate) fn is_broken(&self, tag: u64) -> bool {
         self.broken.contains(&tag)
     }

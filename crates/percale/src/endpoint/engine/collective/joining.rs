@@ -1,4 +1,4 @@
-//! Groups that are being joined: what [`Joins`](crate::collective::Joins) wants done, and who tells it what happens.
+//! Groups that are being joined: performs the actions that [`Joins`](crate::collective::Joins) asks for, and reports events to it.
 
 use std::net::SocketAddr;
 
@@ -15,11 +15,11 @@ use crate::transport::Connection;
 use crate::wire::head::ABORT;
 use crate::wire::join::Join;
 
-/// The context of messages that nobody waits for.
+/// The context of messages for which no operation waits.
 pub(super) const NOBODY: u64 = u64::MAX;
 
 impl Engine {
-    /// A digest of the members, the same for all of them: of the addresses that they advertise, as far as they are known.
+    /// Returns a digest of the members, which is equal at all members: it covers the addresses that they advertise, as far as these are known.
     pub(super) fn list_of(&self, members: &[Connection]) -> u64 {
         let mut digest = Digest::default();
         let advertised = self.core.peers.advertised();
@@ -31,7 +31,7 @@ impl Engine {
         digest.end()
     }
 
-    /// The members of a new group are joined.
+    /// Starts to join the members of a new group.
     pub(super) fn start_joining(&mut self, index: Id<Group>) {
         let collectives = &mut *self.core.collectives;
         let mut name = Digest::default();
@@ -43,7 +43,7 @@ impl Engine {
         self.advance_groups();
     }
 
-    /// Does what joins want done.
+    /// Performs the actions that joins ask for.
     #[cold]
     pub(super) fn joins_go_on(&mut self) {
         while let Some(deed) = self.core.collectives.joins.deeds.pop_front() {
@@ -78,14 +78,14 @@ impl Engine {
 }
 
 impl Core {
-    /// Something is to be done for joins: soon.
+    /// Schedules the actions that joins ask for.
     pub(super) fn joins_ready(&mut self) {
         self.collectives.ready.push_back(Ready::Joins);
         self.outbox.push_back((0, Action::Advance));
     }
 
-    /// A peer advertises another address than the one that it was found at, which the other members name it by: nobody joins a list with
-    /// this one.
+    /// Handles a peer that advertises another address than the one at which it was found. The other members name it by the advertised
+    /// address, so no member joins a list with the address at which it was found.
     pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
         let address = self.peers.get(slot).address;
         let why = format!("a member is named by {address}, but advertises {advertised}; that is known from now on");
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// A peer says something about joining a list.
+    /// Handles a message of a peer about joining a list.
     pub(super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) {
         let heard = Join::from_data(data).is_some_and(|said| self.collectives.joins.hear(list, from, said));
         if heard {

@@ -1,12 +1,12 @@
 //! Groups: posting their operations, and the steps of those (see [`collective`](crate::collective)).
 //!
-//! Only the first operation of a group runs. Its transfers end here ([`Core::collective_over`]); when the last that it waits for has, the group
-//! is put in the list of those that can go on, and the outbox is asked to see to it when the links are done with. Nothing here is on the path
-//! of any other message.
+//! Only the first operation of a group runs. Its transfers end in [`Core::collective_over`]. When the last transfer that the operation
+//! waits for has ended, the group is added to the list of groups that can go on, and the outbox schedules them for the time after the links
+//! were polled. Nothing here is on the path of any other message.
 //!
 //! * `groups`: all groups of an endpoint; `group`: one of them; `running`: an operation of it
 //! * `joining`: groups that are being joined
-//! * `ends`: what ends
+//! * `ends`: the end of transfers, operations and groups
 
 mod ends;
 mod group;
@@ -43,7 +43,7 @@ use crate::wire::head::ABORT;
 const OWN: Connection = 0;
 
 impl Engine {
-    /// Joins a group of these members, of which this endpoint is one. That has ended when all have joined.
+    /// Joins a group of these members, of which this endpoint is one. The operation ends when all have joined.
     pub(crate) fn join_group(
         &mut self,
         members: &[PeerAddress],
@@ -91,7 +91,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// The application is done with a group. What it has posted still ends.
+    /// Leaves a group that the application no longer uses. Operations that were posted still end.
     pub(crate) fn leave_group(&mut self, id: GroupId) {
         let id = Id::from_u64(id.to_u64());
         let Some(group) = self.core.collectives.groups.get_mut(id).filter(|group| !group.left) else { return };
@@ -99,7 +99,7 @@ impl Engine {
         if group.running.is_none() {
             self.core.collectives.close(id);
         } else if !group.named && group.queue.is_empty() {
-            // Nobody wants it: so the others hear that at once, and the next join of these members is not behind it.
+            // No operation needs it: the other members are notified at once, and the next join of these members need not wait for it.
             let list = group.list;
             self.core.collectives.joins.leave(list, id.to_u64());
             self.core.collectives.ready.push_back(Ready::Joins);
@@ -125,7 +125,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts an operation, or puts it behind those that are there. Without a plan it is what the group did last.
+    /// Starts an operation, or queues it behind those that are there. Without a plan it repeats what the group did last.
     fn start_collective(
         &mut self,
         index: Id<Group>,
@@ -142,9 +142,9 @@ impl Engine {
         let Some(plan) = &program.plan else { unreachable!("group {index:?} did nothing that could be done again") };
         let Plan { op, datatype, bytes, given, got, shape, .. } = *plan;
         let source = work.source.slice(0, given);
-        // Who gets nothing may still have memory for that.
+        // A member that gets no result may still have passed memory for one.
         let (mut result, mut own) = (work.result.slice(0, got.max(bytes)), None);
-        // Who gets no result still combines what others send, unless nobody does.
+        // A member that gets no result still combines what others send, if the program combines anything.
         if result.len() < bytes && program.folds {
             let mut buffer = own_memory(bytes);
             result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
@@ -178,7 +178,7 @@ impl Engine {
             return;
         }
         if self.core.collectives.running {
-            return self.core.collectives.ready.push_back(Ready::Group(index)); // Somebody further up sees to it.
+            return self.core.collectives.ready.push_back(Ready::Group(index)); // A caller up the stack advances it.
         }
         self.core.collectives.running = true;
         self.advance(index);
@@ -188,11 +188,11 @@ impl Engine {
         }
     }
 
-    /// Lets groups go on that can.
+    /// Advances the groups and joins that can go on.
     #[cold]
     pub(super) fn advance_groups(&mut self) {
         if std::mem::replace(&mut self.core.collectives.running, true) {
-            return; // Somebody further up does.
+            return; // A caller further up the stack does.
         }
         while let Some(ready) = self.core.collectives.ready.pop_front() {
             match ready {
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Sends, for the operation that runs in a group, which hears of the end unless that is now.
+    /// Sends a message for the operation that runs in a group. The end of the send is reported to the operation unless the send ends at once.
     fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<Id<Group>>) {
         let peer = self.core.peers.get(slot);
         let mut sent = None;
@@ -301,14 +301,14 @@ impl Engine {
             return group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
         }
         self.core.collectives.messages.post(pattern, receive);
-        // Whoever waits for a member hears of its death, and that takes a connection.
+        // The endpoint notices the death of a member for which it waits only over a connection.
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
         }
     }
 
-    /// The endpoint closes: operations of groups that have not ended here may never end elsewhere, and the members are told so.
-    /// Says whether there was anything to tell.
+    /// Notifies the members of groups with unfinished operations that the endpoint closes, since these operations may never end at the
+    /// other members. Returns whether there were any such groups.
     pub(in crate::endpoint::engine) fn give_up_groups(&mut self) -> bool {
         let groups = self.core.collectives.groups.iter();
         let unfinished = groups.filter(|(_, group)| group.named && !group.told && group.running.is_some());
@@ -317,7 +317,7 @@ impl Engine {
         for (tag, members) in unfinished {
             let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NOBODY);
             for slot in members {
-                // Members without a connection hear of it from the others.
+                // Members without a connection are notified by the others.
                 if slot != OWN && self.core.peers.get(slot).state == State::Up {
                     self.send_to_member(slot, &message, None);
                 }
@@ -326,7 +326,8 @@ impl Engine {
         any
     }
 
-    /// A broken group: tells the members, takes back what it can, and ends its operations when nothing uses their memory any more.
+    /// Winds up a broken group: notifies the members, cancels what can be cancelled, and ends its operations when nothing uses their memory
+    /// any more.
     #[cold]
     fn wind_up(&mut self, index: Id<Group>) {
         let group = &mut self.core.collectives.groups[index];
@@ -338,7 +339,7 @@ impl Engine {
             for (_, slot) in members.iter().enumerate().filter(|(member, _)| *member != rank) {
                 let peer = self.core.peers.get(*slot);
                 if peer.state == State::Idle && peer.lost {
-                    continue; // It is the one that died, or has heard of that before.
+                    continue; // This is the member that died, or it was notified before.
                 }
                 self.send_to_member(*slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NOBODY), None);
             }
@@ -362,7 +363,7 @@ impl Engine {
     }
 }
 
-/// What an operation takes, if it is one that the group can do.
+/// Returns the plan of an operation, if it is one that the group can do.
 fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, PostError> {
     let plan = Plan::of(work, members, rank).ok_or(PostError::TooLong(usize::MAX))?;
     if work.what.root().is_some_and(|root| root >= members) {
@@ -375,7 +376,7 @@ fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, Pos
     if fits { Ok(plan) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
 }
 
-/// What the transfers of a group's operation carry.
+/// Returns the context of the transfers of a group's operation.
 const fn context_of(index: Id<Group>, sequence: u32) -> u64 {
     (index.to_wire() as u64) << 32 | sequence as u64
 }

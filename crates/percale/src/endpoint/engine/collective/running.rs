@@ -7,7 +7,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 
-/// Memory of an operation's own is, from this size on, such that peers can map it.
+/// The size from which memory that an operation allocates is allocated so that peers can map it.
 const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
@@ -18,29 +18,29 @@ pub(crate) struct Running {
     pub(crate) at: usize,
     /// Transfers that have yet to end.
     pub(crate) outstanding: u32,
-    /// It can go on when they have.
+    /// Whether the operation goes on when all of them have ended.
     pub(crate) waiting: bool,
     /// This member's elements.
     pub(crate) source: Segment,
     /// Where the result is made.
     pub(crate) result: Segment,
-    /// The memory of that, if it is the operation's own.
+    /// The memory of the result, if the operation allocated it.
     pub(crate) own: Option<Buffer>,
     pub(crate) op: AtomicOp,
     pub(crate) datatype: Datatype,
     /// Its number in the group.
     pub(crate) sequence: u32,
-    /// What its messages carry: number and digest of what it is.
+    /// The data that its messages carry: its number, and a digest of its kind and shape.
     pub(crate) data: u64,
     pub(crate) bytes: usize,
     pub(crate) context: u64,
     pub(crate) notify: Notify,
-    /// It is the group's making.
+    /// Whether it is the operation that joins the group.
     pub(crate) joins: bool,
 }
 
 impl Running {
-    /// A part of its memory.
+    /// Returns a part of its memory.
     #[inline]
     pub(crate) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
         let whole = match place {
@@ -51,7 +51,7 @@ impl Running {
         whole.slice(at, len)
     }
 
-    /// Does a step that is about this endpoint's memory alone: combines what came with what was there, copies.
+    /// Performs a step on local memory only: combines received values with local ones, or copies.
     #[inline]
     pub(crate) fn step_here(&self, scratch: &mut Scratch, step: &Step, chunks: &mut Option<Box<Chunks>>) {
         match *step {
@@ -71,11 +71,11 @@ impl Running {
     }
 }
 
-/// Where what came waits for being combined: of a group, for whatever runs.
+/// The memory of a group in which received values wait until they are combined. It is used by the operation that runs.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     buffer: Buffer,
-    /// All of it.
+    /// The whole buffer.
     all: Segment,
 }
 
@@ -86,7 +86,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// All of it, which has room for so many bytes from now on.
+    /// Returns the whole buffer, after growing it to at least `wanted` bytes.
     #[inline]
     fn room(&mut self, wanted: usize) -> Segment {
         if self.all.len() < wanted {
@@ -102,7 +102,7 @@ impl Scratch {
     }
 }
 
-/// Memory of an operation's own.
+/// Allocates memory for an operation.
 pub(crate) fn own_memory(len: usize) -> Buffer {
     if len >= SEALED
         && let Ok(allocation) = sealed::allocate(len)

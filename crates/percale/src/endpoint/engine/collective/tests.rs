@@ -1,7 +1,7 @@
 use super::groups::Collectives;
 use crate::completion::entry::ErrorCode;
 
-/// Whoever may connect can say that a group was given up, before it is here; only a member's word counts.
+/// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a member counts.
 #[test]
 fn flt_003_who_is_no_member_breaks_no_group_to_come() {
     let tag = 0x1234;
@@ -14,7 +14,7 @@ fn flt_003_who_is_no_member_breaks_no_group_to_come() {
     for (said_by, breaks) in [(7, false), (1, true)] {
         let mut all = Collectives::default();
         all.hear(tag, said_by);
-        (0..10_000).for_each(|other| all.hear(other, 7)); // He makes nobody else's word forgotten.
+        (0..10_000).for_each(|other| all.hear(other, 7)); // This displaces no record of another peer.
         assert_eq!(open(&mut all), breaks);
         assert!(!all.is_broken(tag), "the messages of members count");
     }
@@ -24,7 +24,7 @@ fn flt_003_who_is_no_member_breaks_no_group_to_come() {
     assert!(!open(&mut all), "the number may be another peer's now");
 }
 
-/// A connection to a member that broke before the group had its tag may have carried that member's word that the group is given up.
+/// A connection to a member that broke before the group had its tag may have carried that member's notice that the group is given up.
 #[test]
 fn flt_003_a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
     let (list, member) = (1, 1);

@@ -1,4 +1,4 @@
-//! Who sleeps is woken by what is no message.
+//! Events other than messages also wake a sleeping endpoint.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ fn cmp_015_who_sleeps_on_the_bell_alone_hears_of_a_connection() {
     let to_server = client.peer(&server);
     std::thread::scope(|threads| {
         let calling = threads.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20)); // The other one sleeps by now.
+            std::thread::sleep(Duration::from_millis(20)); // The server sleeps by now.
             client.endpoint.tagged_inject(to_server, 1, &[1; 8]).unwrap();
             client
         });
@@ -86,7 +86,8 @@ fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, recei
     drop(receiving);
 }
 
-/// A peer that clears the mark of a sleeper again and again, or dies when it has, takes no message of another along: every sleep ends.
+/// A peer that clears the mark of a sleeper again and again, or dies after it has cleared it, cannot destroy the wake-up for a message of
+/// another peer: every sleep ends.
 #[test]
 fn res_008_flt_007_every_sleep_ends_though_a_peer_takes_the_wake_ups() {
     let ways: [(&str, Sleep); 5] = [

@@ -1,4 +1,4 @@
-//! Valid requests beyond what a peer may have under way: they cost that peer its connection, or are refused; and nobody else anything.
+//! Valid requests beyond what a peer may have under way end the connection of that peer, or are refused, and do not affect other peers.
 
 use zerocopy::IntoBytes;
 
@@ -11,8 +11,8 @@ use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
 /// More requests than any bound there is.
 const MANY: u32 = 40_000;
 
-/// Sends valid frames without end to a victim that makes progress, and takes no answer; returns why it was cut off. An honest peer is
-/// served meanwhile and afterwards.
+/// Sends valid frames without end to a victim that makes progress, and takes no answer. Returns why the sender was disconnected. Checks
+/// that an honest peer is served meanwhile and afterwards.
 fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> String {
     let (victim, hostile, honest) = (Station::new("tcp"), Station::new("tcp"), Station::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -26,7 +26,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     for id in 0..MANY {
         let (head, payload) = frame(&remote, id);
         let head = Head { len: payload.len() as u32, flags: head.flags | Flags::ID, id, ..head };
-        // Its own memory is not what is being looked at, so it waits for room.
+        // The test does not measure the sender's own memory, so the sender waits for room.
         let sent = until(&[], || {
             let sent = hostile.engine(|engine| match engine.links[slot as usize].as_mut() {
                 Some(link) => Segments::lend(&payload, |payload| link.send(&head, payload, false)).map_err(Some),

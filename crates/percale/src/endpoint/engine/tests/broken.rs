@@ -1,4 +1,4 @@
-//! Connections that break while the peer may be copying into our memory, and does not move.
+//! Connections that break while the peer may be copying into local memory, and is stopped.
 
 use super::*;
 use crate::completion::entry::ErrorCode;
@@ -7,7 +7,7 @@ use crate::wire::head::{Flags, Kind};
 
 const LEN: usize = 1 << 20;
 
-/// Frames that nobody sends: the receiver ends the connection.
+/// Sends a frame that no correct peer sends, so that the receiver ends the connection.
 fn provoke(from: &Station, to: &Station) {
     let head = Head { kind: Kind::Done, flags: Flags::ID, id: 1, ..Head::default() };
     from.forge(to, &head, &[]);
@@ -20,14 +20,14 @@ fn flt_009_memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    // The victim pulls, and names its memory; from here on its peer does not move.
+    // The victim pulls, and names its memory; from here on its peer makes no progress.
     until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
     let ended = victim.finished();
     provoke(&stopped, &victim);
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
     assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
     assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
-    // It sees that the connection is gone, and copies nothing.
+    // The peer notices that the connection is gone, and copies nothing.
     until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
     let error = receive.wait().unwrap_err();
     assert!(matches!(error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
@@ -71,7 +71,7 @@ fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
         stopped.push(other);
     }
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
-    // The next one is refused, whichever side calls.
+    // The next connection is refused, whichever side connects.
     let next = Station::new("shm");
     let send = next.endpoint.tagged_send(next.peer(&victim), 5, vec![9; 8]).start().unwrap();
     until(&[&victim, &next], || next.ended());
@@ -80,13 +80,13 @@ fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
     until(&[&victim, &next], || send.is_ready().then_some(()));
     send.wait().unwrap_err();
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
-    // Once one of them lets go, there is room.
+    // When one of the peers lets go of the memory, there is room again.
     let first = stopped.remove(0);
     until(&[&victim, &first], || victim.engine(|engine| engine.core.left.len() < KEPT).then_some(()));
     let receive = victim.endpoint.tagged_recv(6, 0, vec![0; 8]).start().unwrap();
     let peer = next.peer(&victim);
     until(&[&victim, &next], || {
-        // It may have yet to hear that it was refused.
+        // It may not have been notified yet that it was refused.
         let send = next.endpoint.tagged_send(peer, 6, vec![6; 8]).start().unwrap();
         until(&[&victim, &next], || send.is_ready().then_some(()));
         drop(send.wait());
@@ -117,12 +117,12 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
     for _ in 0..PATIENCE {
         victim.endpoint.try_wait();
     }
-    // Neither tasks nor event loops look all the time, and waiters nap longer, up to a bound.
+    // Tasks and event loops do not poll all the time, and waiters take longer naps, up to a bound.
     assert!(victim.endpoint.try_wait(), "it looks all the time");
     (0..10 * PATIENCE).for_each(|_| _ = naps(&victim));
     let last = naps(&victim);
     assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
-    // By its own timer it finds that the peer has let go.
+    // By its own timer the victim finds that the peer has let go.
     until(&[&stopped], || send.is_ready().then_some(()));
     let deadline = Instant::now() + patience();
     while victim.finished() == ended && Instant::now() < deadline {

@@ -7,7 +7,7 @@ use crate::endpoint::safe::{Cause, OperationError};
 use crate::wire::head::{Flags, Kind, Offer};
 use crate::{Buffer, ErrorCode};
 
-/// A message whose sender has given it up ends with the code of a receive that was cancelled, and is not taken for that.
+/// A message that was given up by its sender ends with the same code as a cancelled receive, but is reported as a message.
 #[test]
 fn msg_005_a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
     const LEN: usize = 100_000;

@@ -1,4 +1,4 @@
-//! Peers that send more than anybody takes: what is kept for one is bounded, and others notice nothing.
+//! Peers that send more than the receiver takes: what is kept for one peer is bounded, and other peers are not affected.
 
 use zerocopy::IntoBytes;
 
@@ -8,7 +8,7 @@ use crate::memory::volatile::View;
 use crate::transport::{Landing, PullError, Refused, Sink};
 use crate::wire::head::{Flags, Kind, Offer};
 
-/// What the hostile peer hears: nothing at all, or it counts answers.
+/// The receive side of the hostile peer: it reads nothing, or it counts answers.
 struct Ears {
     open: bool,
     answers: usize,
@@ -32,7 +32,7 @@ impl Sink for Ears {
 }
 
 impl Station {
-    /// Sends frames behind the engine's back as far as there is room; says how many.
+    /// Sends frames without the engine's knowledge while there is room. Returns how many.
     fn flood(&self, to: &Self, head: &Head, payload: &[u8], most: usize, ears: &mut Ears) -> usize {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
@@ -52,7 +52,7 @@ impl Station {
     }
 }
 
-/// Messages of others arrive meanwhile.
+/// Checks that messages of other peers arrive meanwhile.
 fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
     let before = target.finished();
     let receive = target.endpoint.tagged_recv(77, 0, vec![0; 8]).start().unwrap();
@@ -69,7 +69,7 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
         let to_target = connect(&honest, &target);
         let slot = target.slot(&hostile);
         let mut ears = Ears { open: false, answers: 0 };
-        // Each invalidates a window that there is not, and wants to hear of it.
+        // Each message invalidates a window that does not exist, and wants an answer.
         let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
         let head = Head { kind: Kind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
         let (mut sent, mut longest, mut idle) = (0, 0, 0);
@@ -84,7 +84,7 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
         assert!(longest <= BACKLOG + (64 << 10), "{transport}: {longest} answers wait");
         goes_on(&honest, to_target, &target);
-        // It takes them: then it is read again, and each is answered.
+        // When the peer takes the answers, it is read again, and each message is answered.
         ears.open = true;
         while ears.answers < sent {
             let before = ears.answers;
@@ -105,7 +105,7 @@ fn capped(transport: &str, cap: usize) -> Station {
     Station::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
 }
 
-/// Messages that the target has no receive for, until it takes no more or there are so many; how many there were.
+/// Sends messages for which the target has no receive, until it takes no more or `most` were sent. Returns how many were sent.
 fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usize {
     let mut ears = Ears { open: false, answers: 0 };
     let (mut sent, mut idle) = (0, 0);
@@ -139,7 +139,7 @@ fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
             overrun(&hostile, &target, kind, 120);
             assert!(held(slot) > BEYOND / 2, "{kind:?}: {} bytes are held", held(slot));
             goes_on(&honest, to_target, &target);
-            // It goes, and what it left counts for nobody else.
+            // The hostile peer leaves, and the messages that it left are not charged to any other peer.
             drop(hostile);
             until(&[&target], || target.ended());
             assert_eq!(held(slot) > 0, kind == Kind::Message, "{kind:?}: messages of a group are of no use to anybody");
@@ -156,7 +156,7 @@ fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{kind:?}");
         goes_on(&honest, to_target, &target);
         if kind == Kind::Message {
-            // What is kept can be received, and then the rest comes.
+            // The messages that are kept can be received, and then the rest arrives.
             let all: usize = slots.iter().chain([&slot]).map(|slot| held(*slot)).sum();
             for _ in 0..all / LEN {
                 let before = target.finished();

@@ -1,11 +1,11 @@
-//! An application that does not read what its peers tell it.
+//! An application that does not read its completion queue while peers send to it.
 
 use super::*;
 use crate::Entry;
 use crate::memory::region::Access;
 
-/// What a queue takes before its endpoint listens no more, and what one look at a link may bring on top: a batch of frames of
-/// shared memory, what is in the buffer of a socket.
+/// The number of results that a queue takes before its endpoint stops polling, and the number that one poll of a link may add: a batch of
+/// frames of shared memory, or the content of a socket's buffer.
 const LIMIT: usize = 8;
 const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_000)];
 

@@ -1,5 +1,5 @@
-//! Targets that answer what was not asked, as nobody would, or twice. The initiator ends that connection; what was under way
-//! ends once, in error, and memory that was to be filled keeps what it held.
+//! Targets that answer requests that were not made, answer in invalid ways, or answer twice. The initiator ends that connection; the
+//! operation under way ends once, in error, and memory that was to be filled keeps its content.
 
 use zerocopy::IntoBytes;
 
@@ -11,7 +11,7 @@ use crate::endpoint::safe::{Cause, OperationError};
 use crate::memory::region::{Access, RemoteMemory};
 use crate::wire::head::{Flags, Kind, Offer};
 
-/// What the initiator has under way.
+/// The operation that the initiator has under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asks {
     ShortRead,
@@ -22,10 +22,10 @@ enum Asks {
     Message,
 }
 
-/// A frame of which the rest follows from what is under way.
+/// A frame whose other fields follow from the operation under way.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
-    /// The end of a part, with this refusal: of the one that is under way, or with other bits.
+    /// The end of a part, with this refusal. The number of the part under way is XORed with the second value.
     Done(u64, u32),
     /// Bytes for a part.
     ReadData(usize, u32),
@@ -50,7 +50,7 @@ impl Asks {
     }
 }
 
-/// A pull's token and payload, as this transport has them.
+/// Returns the token and the payload of a pull in the format of this transport.
 fn pull(transport: &str, len: usize) -> (u64, Vec<u8>) {
     if transport == "tcp" {
         return (7 << 32, (len as u64).to_le_bytes().to_vec());
@@ -61,7 +61,7 @@ fn pull(transport: &str, len: usize) -> (u64, Vec<u8>) {
     (7, request)
 }
 
-/// Operation `id` of the victim's is answered so.
+/// Answers operation `id` of the victim with this frame.
 fn forge(transport: &str, from: &Station, to: &Station, asks: Asks, id: u32, frame: Frame) {
     let head = |kind, id| Head { kind, flags: Flags::ID, id, ..Head::default() };
     let (head, payload) = match frame {
@@ -80,7 +80,7 @@ fn forge(transport: &str, from: &Station, to: &Station, asks: Asks, id: u32, fra
     from.forge(to, &head, &payload);
 }
 
-/// How an operation of the victim's ended, and what its memory holds.
+/// Returns how an operation of the victim ended, and the content of its memory.
 fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u8>) {
     match result {
         Ok(bytes) => (None, bytes),
@@ -91,14 +91,14 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
     }
 }
 
-/// What the victim says of these answers. Afterwards both can connect anew.
+/// Sends these answers to the victim and returns why it ends the connection. Checks that both can connect again afterwards.
 fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> String {
     // A target that executes all: what it is asked travels.
     let (victim, hostile) = (Station::new(transport), Station::trusting(transport, Trust::None));
     let peer = connect(&victim, &hostile);
     let memory = hostile.domain.register(vec![1; LONG], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let all = memory.remote();
-    // From here on the way to this key is known.
+    // From here on it is known how to reach this key.
     let before = victim.finished();
     let first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
@@ -134,7 +134,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         forge(transport, &hostile, &victim, asks, id, *frame);
     }
     let why = until(&[&victim], || victim.ended());
-    // Its memory is not given back before the hostile one can be writing it no more.
+    // Its memory is not returned before the hostile peer can no longer write it.
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
     let (error, bytes) = outcome(std::mem::replace(&mut ends, Box::new(|| unreachable!()))());
     if succeeds {
@@ -206,8 +206,8 @@ fn flt_008_bytes_that_nobody_reads_end_the_connection() {
     assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("being fetched"));
 }
 
-/// Numbers of operations that are gone, or never were, are late ones: they change nothing, and end no connection. What ends it is the
-/// last frame, whose number is not even one of a part.
+/// Numbers of operations that are gone, or that never existed, are treated as late: they change nothing, and do not end the connection. The
+/// last frame ends it: its number is not the number of a part.
 #[test]
 fn late_numbers_are_ignored_and_reach_no_other_operation() {
     use Asks::{Fetch, LongWrite, Message, ShortRead, ShortWrite};

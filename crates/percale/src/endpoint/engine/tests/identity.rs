@@ -1,4 +1,4 @@
-//! Addresses lead to whoever is met there, and to nobody else afterwards.
+//! An address leads to the peer that answered there, and to no other peer afterwards.
 
 use super::*;
 

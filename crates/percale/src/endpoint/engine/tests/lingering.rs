@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Longer than anything here takes: who watches for as long would be noticed.
+/// Longer than anything here takes, so a wait of this length would be noticed.
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_micros(10);
 

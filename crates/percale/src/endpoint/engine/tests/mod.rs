@@ -1,4 +1,4 @@
-//! Engines of one process, one of which plays the peer that does wrong: its links are used behind its back.
+//! Tests with several engines in one process. One of them plays the misbehaving peer: the test uses its links without its knowledge.
 
 mod answers;
 mod asleep;
@@ -33,7 +33,7 @@ use crate::transport::{Connection, Link};
 use crate::wire::head::Head;
 use crate::{CompletionQueue, Domain, Info, PeerAddress, Trust};
 
-/// An endpoint and what belongs to it.
+/// An endpoint with its vector, event queue and domain.
 struct Station {
     endpoint: Endpoint,
     vector: crate::AddressVector,
@@ -50,13 +50,13 @@ impl Station {
         Self::reporting(transport, trust, &CompletionQueue::default())
     }
 
-    /// One whose receive side reports to this queue.
+    /// Opens a station that reports receives to this queue.
     fn reporting(transport: &str, trust: Trust, queue: &CompletionQueue) -> Self {
         let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
         Self::of(builder.trust(trust).open().unwrap(), queue)
     }
 
-    /// One of a domain.
+    /// Opens a station of a domain.
     fn of(domain: Domain, queue: &CompletionQueue) -> Self {
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
@@ -65,7 +65,7 @@ impl Station {
         Self { endpoint, vector, events, domain }
     }
 
-    /// The other, by its name in this one's vector.
+    /// Returns the address of another station in this station's vector.
     fn peer(&self, other: &Self) -> PeerAddress {
         self.vector.insert(other.endpoint.address().to_string()).unwrap()
     }
@@ -74,30 +74,30 @@ impl Station {
         self.endpoint.access.with_here(f)
     }
 
-    /// Safe operations that have ended.
+    /// Returns the number of safe operations that have ended.
     fn finished(&self) -> u64 {
         self.engine(|engine| engine.core.operations.finished())
     }
 
-    /// The connection to another.
+    /// Returns the slot of the connection to another station.
     fn slot(&self, other: &Self) -> Connection {
         let address = other.endpoint.address();
         self.engine(|engine| engine.core.peers.real_slot((address, 0)))
     }
 
-    /// Sends a frame that the engine knows nothing of.
+    /// Sends a frame without the engine's knowledge.
     fn forge(&self, to: &Self, head: &Head, payload: &[u8]) {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
         self.engine(|engine| {
             let link = engine.links[slot as usize].as_mut().expect("they are connected");
             Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
-            // Frames in a row leave together at the next poll. What has arrived is of no interest.
+            // Consecutive frames leave together at the next poll. Frames that have arrived are ignored.
             link.poll(slot, &mut Notes::keeping(0)).expect("the connection stands");
         });
     }
 
-    /// The reason for which a peer's connection ended, if one did.
+    /// Returns the reason for which a peer's connection ended, if one did.
     fn ended(&self) -> Option<String> {
         while let Some(event) = self.events.read() {
             if let Event::PeerDown { reason, .. } = event {
@@ -115,7 +115,7 @@ fn patience() -> Duration {
     Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
 }
 
-/// Makes progress on all until `ready`.
+/// Makes progress on all stations until `ready` returns something.
 #[track_caller]
 fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
     let deadline = Instant::now() + patience();
@@ -127,12 +127,12 @@ fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
             station.endpoint.progress();
         }
         assert!(Instant::now() < deadline, "nothing came of it");
-        // Under valgrind one thread runs at a time, and who never lets go leaves the threads that connect next to no turns.
+        // Under valgrind one thread runs at a time, and a thread that never yields leaves almost no time for the threads that connect.
         std::thread::yield_now();
     }
 }
 
-/// Connects two.
+/// Connects two stations.
 fn connect(a: &Station, b: &Station) -> PeerAddress {
     let peer = a.peer(b);
     b.peer(a);

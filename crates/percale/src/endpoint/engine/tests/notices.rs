@@ -1,4 +1,4 @@
-//! Notices of accesses that come when their region is closed, and another has its key.
+//! Notices of accesses that arrive after their region was closed, and another region has its key.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const DATA: u64 = 99;
 /// More than travels in one frame with its data.
 const LONG: usize = 64 << 10;
 
-/// A target whose region is closed before it hears of an access to it.
+/// A target that closes a region before it gets the notice of an access to it.
 struct Scene {
     a: Station,
     b: Station,
@@ -57,7 +57,7 @@ impl Scene {
         receive.wait().unwrap();
     }
 
-    /// What the target reported of what peers wrote.
+    /// Returns the data of a write of a peer that the target reported.
     fn reported(&self) -> Option<u64> {
         let mut entries = [Entry::default()];
         (self.queue.read(&mut entries).unwrap() > 0).then(|| entries[0].data)
@@ -78,7 +78,7 @@ fn rma_003_bind_001_a_direct_writes_notice_is_for_the_region_that_was_written() 
     until(&[a, b], || write.is_ready().then_some(()));
     write.wait().unwrap();
     until(&[a, b], || (counter.read() == 1).then_some(()));
-    // Now it is granted: this one is over before the target does anything.
+    // Now the region is granted: this write is over before the target makes progress.
     let write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
     until(&[a], || write.is_ready().then_some(()));
     write.wait().unwrap();
@@ -102,7 +102,7 @@ fn rma_003_bind_001_an_executed_accesses_notice_is_for_the_region_that_was_writt
     write.wait().unwrap();
     scene.assert_told_of_nothing(&other, "a write");
     assert_eq!(counter.read(), 0);
-    // Of an atomic operation it is no more than the report.
+    // For an atomic operation the notice is only for the report.
     let add = a.endpoint.fetch_add(*to_b, region.remote().slice(0..8), 2_u64).data(DATA).start().unwrap();
     a.endpoint.progress();
     scene.until_written(&region, 2);
@@ -112,7 +112,7 @@ fn rma_003_bind_001_an_executed_accesses_notice_is_for_the_region_that_was_writt
     add.wait().unwrap();
     scene.assert_told_of_nothing(&another, "an atomic operation");
     assert_eq!(other.read(), 1, "it was counted when it was executed");
-    // What is told in time is counted and reported.
+    // A notice that arrives in time is counted and reported.
     let write = a.endpoint.write(*to_b, vec![1; LONG], region.remote()).data(DATA).start().unwrap();
     until(&[a, &scene.b], || write.is_ready().then_some(()));
     write.wait().unwrap();

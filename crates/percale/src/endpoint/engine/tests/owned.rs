@@ -321,7 +321,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 impl Model {
-    /// What a frame or a transport says of this send, if it is not gone.
+    /// Applies an event that a frame or a transport reports for this send, if it is not gone.
     fn step(&mut self, what: Happens) {
         if self.reported.is_some() {
             if matches!(what, Happens::Acked(_)) {
@@ -343,7 +343,7 @@ impl Model {
                     self.reported = Some(false);
                 }
             }
-            Happens::Pulled if self.leaving => {} // It is accused.
+            Happens::Pulled if self.leaving => {} // The engine treats this as a protocol violation.
             Happens::Pulled => self.offered = false,
             Happens::Acked(true) => self.ack = false,
             Happens::Acked(false) if self.leaving => self.refused = true,
@@ -357,8 +357,8 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Whatever is said of sends, in whatever order and however late: each is reported once, as the model says, and its number is
-    /// kept exactly until the peer has nothing more to say.
+    /// For all events of sends, in any order and however late: each send is reported once, as in the model, and its number is kept exactly
+    /// until the peer owes no more answer.
     #[test]
     fn numbers_of_sends_are_never_another_sends(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
         let station = Station::new("tcp");

@@ -1,10 +1,10 @@
-//! Queue pairs that fail, on a device if there is one; else each test says why it was skipped.
+//! Queue pairs that fail, on a device if there is one; else each test prints why it was skipped.
 
 use super::*;
 use crate::TransportKind;
 use crate::transport::any::AnyLink;
 
-/// Two that are connected by queue pairs.
+/// Connects two stations by queue pairs.
 pub(super) fn connected() -> Option<(Station, Station, PeerAddress)> {
     let info = Info::discover().unwrap();
     let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs).unwrap();
@@ -37,7 +37,7 @@ fn flt_001_a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
     let reason = a.ended().expect("an event");
     assert!(reason.contains("queue pair is in error"), "{reason}");
     assert!(b.ended().is_some());
-    // What comes next connects afresh.
+    // The next operation makes a new connection.
     connect(&a, &b);
 }
 
@@ -57,7 +57,7 @@ fn flt_001_who_sleeps_hears_of_a_queue_pair_in_error() {
         Some(AnyLink::Verbs(link)) => link.fail(),
         other => panic!("{other:?}"),
     });
-    // The other side's queue pair says nothing; its owner closes the connection that does.
+    // The queue pair of the other side reports nothing. The owner of the failed one closes the connection, which does.
     until(&[&b], || b.ended());
     assert_eq!(sleeping.join().unwrap(), libc::ECONNRESET);
 }

@@ -36,7 +36,7 @@ fn res_001_a_server_with_many_receives_and_messages_remembers_few_too() {
     let server = Station::new("tcp");
     let receives: Vec<_> =
         (0..400).map(|tag| server.endpoint.tagged_recv(1000 + tag, 0, vec![0; 8]).start().unwrap()).collect();
-    // One that stays leaves messages that nobody receives.
+    // One client stays, and sends messages that are never received.
     let other = Station::new("tcp");
     connect(&server, &other);
     let to_server = other.peer(&server);
@@ -49,7 +49,7 @@ fn res_001_a_server_with_many_receives_and_messages_remembers_few_too() {
     drop(receives);
 }
 
-/// A peer whose address the server's vector has, and which left before the server could reach it.
+/// Makes a peer with an address in the server's vector that left before the server could reach it.
 fn unreachable_peer(server: &Station) -> PeerAddress {
     let name = server.peer(&Station::new("tcp"));
     let send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
@@ -144,7 +144,7 @@ fn res_001_slots_that_are_used_again_lead_to_whom_the_vector_names() {
         let name = visit("tcp", &server, |_, _| {});
         server.vector.remove(name).unwrap();
     }
-    // Slots are used again by now; each message goes to whom it is for.
+    // Slots have been reused by now; each message goes to the client that it is for.
     let clients: Vec<Station> = (0..6).map(|_| Station::new("tcp")).collect();
     let names: Vec<PeerAddress> = clients.iter().map(|client| connect(&server, client)).collect();
     for (number, (client, name)) in (0..).zip(clients.iter().zip(names)) {

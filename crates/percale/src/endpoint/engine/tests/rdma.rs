@@ -1,4 +1,4 @@
-//! Accesses by RDMA, on a device if there is one; else each test says why it was skipped.
+//! Accesses by RDMA, on a device if there is one; else each test prints why it was skipped.
 
 #![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
 
@@ -23,7 +23,7 @@ use crate::wire::located::{Grant, Located, LocatedBytes};
 pub(super) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 256 << 10;
 
-/// How the first reaches regions of the second.
+/// Describes how `a` reaches regions of `b`.
 fn how(a: &Station, b: &Station) -> String {
     let slot = a.slot(b);
     a.engine(|engine| match &engine.links[slot as usize] {
@@ -32,12 +32,12 @@ fn how(a: &Station, b: &Station) -> String {
     })
 }
 
-/// Accesses of a region go by RDMA from here on.
+/// Reads a region until accesses to it are made by RDMA.
 pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
     reach_part(a, b, peer, region.remote().slice(0..8));
 }
 
-/// So do those of this part of it.
+/// Like [`reach`], but for this part of a region.
 fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
     let before = posted(a, b);
     until(&[a, b], || {
@@ -48,13 +48,13 @@ fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
     });
 }
 
-/// Accesses that the first has made by RDMA to the second.
+/// Returns the number of accesses by RDMA that `a` has made to `b`.
 fn posted(a: &Station, b: &Station) -> u64 {
     let text = how(a, b);
     number_before(&text, "accesses")
 }
 
-/// What a description counts: the number before this word, or 0.
+/// Returns the number before this word in a description, or 0.
 fn number_before(text: &str, what: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).filter(|word| !word.is_empty()).collect();
     let at = words.iter().rposition(|word| *word == what).unwrap_or_else(|| panic!("{text}"));
@@ -117,7 +117,7 @@ fn rma_004_several_pieces_of_several_regions_are_one_access_by_rdma() {
     ];
     let all = crate::RemotePieces::new(&pieces).unwrap();
     let mut room = vec![9_u8; all.len() as usize];
-    // SAFETY: the bytes outlive the operation, which is waited for; nobody else touches them meanwhile.
+    // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them meanwhile.
     let local = unsafe { crate::Segment::new(room.as_mut_ptr(), room.len()) };
     let segments = crate::Segments::new(&[local.slice(0, 7000), local.slice(7000, 1), local.slice(7001, usize::MAX)]);
     let work = crate::RmaWork {
@@ -148,7 +148,7 @@ fn rev_001_mr_068_a_late_access_is_refused_and_others_are_made() {
         let name = region.remote();
         reach(&a, &b, peer, &other);
         reach(&a, &b, peer, &region);
-        // Nobody tells the first.
+        // The initiator is not notified.
         let memory = region.close().unwrap().into_vec();
         let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
         let late: Vec<_> = [8, 5000, LEN as u64]
@@ -188,7 +188,7 @@ fn rev_001_nothing_is_written_by_rdma_after_a_region_is_closed() {
             let refused = storm(&a, peer, name, round, &storming);
             (a, refused)
         });
-        // Nobody makes progress here: all is written by RDMA.
+        // The target makes no progress here: everything is written by RDMA.
         let begun = Instant::now();
         let mut byte = [0];
         while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
@@ -275,7 +275,7 @@ fn flt_001_a_queue_pair_for_accesses_in_error_ends_the_connection() {
         Some(AnyLink::Verbs(link)) => link.fail_accesses(),
         other => panic!("{other:?}"),
     });
-    // Whether it was made nobody knows.
+    // It is unknown whether the write was made.
     let write = write(&a, peer, region.remote(), 1);
     assert_eq!(code(write), ErrorCode::PeerDied);
     assert!(a.ended().is_some());
@@ -359,21 +359,21 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
     let mut numbers = crate::table::Table::new();
     let first = numbers.insert(()).to_wire();
     let bad = [
-        // To the target: it forgets what stands.
+        // To the target: the peer claims to have dropped a grant that is in force.
         (&a, &b, Head { tag: 1, id: first, ..good(Kind::Revoked) }, vec![]),
-        // To the initiator: answers to nothing, or that say nothing.
+        // To the initiator: answers without a request, or without content.
         (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![]),
         (&b, &a, Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
-        // Nor is it news of the queue pair.
+        // Invalid notices about the queue pair.
         (&b, &a, Head { tag: 2, id: 1, ..good(Kind::Revoked) }, vec![]),
         (&b, &a, Head { tag: 2, data: 1, ..good(Kind::Revoked) }, vec![]),
         (&b, &a, Head { tag: 3, ..good(Kind::Revoked) }, vec![]),
     ];
     for (from, to, head, payload) in bad {
         reach(&a, &b, peer, &region);
-        // What is gone already is forgotten again, for all that the target knows.
+        // The number may be that of a grant that is gone already, so the target ignores this.
         a.forge(&b, &Head { tag: 1, id: 99, ..good(Kind::Revoked) }, &[]);
         reach(&a, &b, peer, &region);
         assert!(a.ended().is_none() && b.ended().is_none());
@@ -394,7 +394,7 @@ fn flt_007_who_says_that_its_queue_pair_is_in_error_costs_accesses_to_itself_alo
         reach(&a, &b, peer, &region);
         let part = region.remote().slice(0..LEN as u64);
         let read = a.endpoint.read(peer, part, vec![0; LEN]).start().unwrap();
-        // Several times, as it likes.
+        // The peer may send this several times.
         (0..=round).for_each(|_| b.forge(&a, &over, &[]));
         until(&[&a, &b], || read.is_ready().then_some(()));
         assert!(read.wait().unwrap().into_vec() == vec![5; LEN]);

@@ -1,5 +1,5 @@
-//! Memory of operations over verbs that nobody has registered, on a device if there is one; else each test says why it was
-//! skipped. What is longer than a page goes by RDMA, from and to where it lies.
+//! Operations over verbs on memory that the application has not registered, on a device if there is one; else each test prints why it was
+//! skipped. Memory longer than a page is accessed by RDMA in place.
 
 #![expect(unsafe_code, reason = "posts accesses from and to borrowed memory; each block states its own reason")]
 
@@ -19,7 +19,7 @@ use crate::{CacheSettings, Entry, OpFlags, RemotePieces, RmaWork, Segment};
 const PAGE: usize = 4096;
 const LEN: usize = 64 << 10;
 
-/// An initiator whose domain registers as settings say, and a target with a region, which is reached.
+/// An initiator with a domain that registers according to the settings, and a target with a region that the initiator reaches.
 struct World {
     a: Station,
     b: Station,
@@ -35,7 +35,7 @@ impl World {
         let builder = Info::discover().unwrap().domain().transport("verbs".parse().unwrap());
         let domain = builder.registration_cache(settings).open().unwrap();
         let (notifier, imported) = Notifier::new(|_, _| true).unwrap();
-        // SAFETY: the tests tell it of all memory that changes before they post anything there again.
+        // SAFETY: the tests notify it of all memory that changes before they post anything there again.
         unsafe { domain.import_monitor(imported) }.unwrap();
         let a = Station::of(domain, &CompletionQueue::default());
         let peer = connect(&a, &b);
@@ -48,7 +48,7 @@ impl World {
     fn access(&self, memory: *mut u8, len: usize, writes: bool) {
         let Self { a, b, peer, region, .. } = self;
         let part = region.remote().slice(0..len as u64);
-        // SAFETY: the bytes outlive the operation, which is waited for; nobody else touches them meanwhile.
+        // SAFETY: the bytes outlive the operation, because the test waits for its end, and nothing else accesses them meanwhile.
         let local = unsafe { Segment::new(memory, len) };
         let (local, remote) = (Segments::new(&[local]).unwrap(), RemotePieces::new(&[part]).unwrap());
         let work = RmaWork { peer: *peer, local, remote, data: None, context: 5, flags: OpFlags::COMPLETION };
@@ -170,7 +170,7 @@ fn rcache_009_a_domain_that_keeps_nothing_registers_each_time() {
         world.write(&memory, byte);
         let stats = world.stats();
         assert_eq!((world.made(), stats.entries, stats.bytes, stats.retired), (byte.into(), 0, 0, 0), "{stats:?}");
-        // Nobody needs to tell.
+        // No notice of the change is needed.
         memory.change(|_| {});
     }
 }
@@ -191,7 +191,7 @@ fn rcache_010_what_an_operation_uses_stays_registered_until_it_ends() {
         world.write(&memories[usize::from(round)], round);
         until(&[a, b], || writes.iter().all(|write| write.is_ready()).then_some(()));
         writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
-        // Memory of theirs goes back to the allocator, which tells nobody.
+        // The memory of these writes goes back to the allocator, which sends no notice.
         world.notifier.changed_everything();
         assert!(bytes_of(region) == vec![round; LEN], "the last of them counts");
     }
@@ -217,6 +217,6 @@ fn rcache_024_any_memory_is_written_from_and_read_into() {
     world.write(&mapped, 9);
     world.access(stack.as_mut_ptr(), stack.len(), false);
     assert!(stack.iter().all(|byte| *byte == 9));
-    // Memory that nobody maps any more changes untold, but its registrations are gone before.
+    // Memory that is no longer mapped changes without notice, but its registrations are removed before that.
     world.notifier.changed_everything();
 }

@@ -1,4 +1,4 @@
-//! Shared receives: which peer a directed one is for, and in what order they are taken.
+//! Shared receives: the peer to which a receive is directed, and the order in which receives are taken.
 
 use super::*;
 use crate::{CompletionFlags, SharedReceive};
@@ -143,7 +143,8 @@ fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [Complet
 
 #[test]
 fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
-    // The part that a peer may be copying to is of a member that has a queue, or of one whose own queue goes with it.
+    // The part that a peer may be copying to belongs to a member that reports to a queue, or to a member with a queue of its own that is
+    // closed with it.
     for queued in [true, false] {
         let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
         let shared = domain.shared_receive();
@@ -165,13 +166,13 @@ fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying
         });
         assert!(parts.shared.cancel(MANY));
         drop(first);
-        // The other part ends.
+        // The other part of the buffer ends.
         let ends = until(&[&second, &moves], || Some(parts.ends(1)).filter(|ends| !ends.is_empty()));
         let [(flags, success)] = ends[..] else { panic!("{ends:?}") };
         assert!(success);
         assert!(!flags.contains(CompletionFlags::MULTI_RECEIVE), "released, while a peer may write to another part");
         assert!(parts.ends(0).is_empty());
-        // The peer finds that the connection is over, and lets go.
+        // The peer notices that the connection is over, and lets go of the memory.
         let [held, sent] = sends;
         until(&[&stopped, &moves], || (held.is_ready() && sent.is_ready()).then_some(()));
         let ends = until(&[&second], || {

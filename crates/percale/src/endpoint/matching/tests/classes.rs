@@ -1,8 +1,8 @@
-//! When hash tables are made and given up, seen by the steps of the searches that follow.
+//! When hash tables are made and dropped, measured by the steps of the searches that follow.
 
 use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
 
-/// So many messages that a search among them learns a class.
+/// With this many messages a search among them learns a class.
 const WAITING: u64 = 4 * unexpected::LINEAR;
 /// How many classes of the unexpected queue can be in use at once.
 const CLASSES: u32 = 4;
@@ -24,7 +24,7 @@ fn full() -> Matching<(), u64> {
     matching
 }
 
-/// Finds message `n` and returns in how many steps.
+/// Finds message `n` and returns the number of steps.
 fn find(matching: &mut Matching<(), u64>, class: u32, n: u64) -> u64 {
     steps::taken();
     let found = matching.find(&receive(class, n)).and_then(|held| matching.held(held)).copied();

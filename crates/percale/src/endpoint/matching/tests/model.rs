@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Posted, Source};
 
-/// One call. Handles are named by a number, reduced modulo how many were given out: old ones too.
+/// One call. Handles are named by a number, modulo the number of handles that were returned: old ones too.
 #[derive(Clone, Debug)]
 enum Call {
     Post(Pattern),
@@ -37,7 +37,7 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     (0..8_u64, ignore, source()).prop_map(|(tag, ignore, source)| Pattern { tag, ignore, source })
 }
 
-/// `growth` is how much likelier posts and holds are than what removes: long queues with it, short ones without.
+/// `growth` is how much likelier posts and holds are than removals: with it queues get long, without it they stay short.
 fn call(growth: u32) -> impl Strategy<Value = Call> {
     prop_oneof![
         6 * growth => pattern().prop_map(Call::Post),

@@ -58,7 +58,7 @@ fn a_claimed_message_is_passed_over_but_kept() {
 #[test]
 fn more_classes_than_hash_tables_still_match_in_posting_order() {
     let mut matching = Matching::<u64, ()>::new();
-    // Every receive has a class of its own, and fits every message whose low bit is 1.
+    // Every receive has a class of its own, and every message with low bit 1 fits it.
     let classes = 3 * posted::LINEAR as u64;
     let receive = |n: u64| Pattern { tag: u64::MAX, ignore: u64::MAX << (n + 1), source: Source::Any };
     for n in 0..classes {

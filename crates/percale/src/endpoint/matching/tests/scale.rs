@@ -1,4 +1,4 @@
-//! Searches look at a few entries, however many wait; memory grows only with how many do.
+//! Searches look at a few entries, however many wait; memory grows only with the number of waiting entries.
 //!
 //! Steps are counted, not time. Hash tables are seeded at random, so the bounds are those of an average chain (below
 //! two) with a wide margin, over thousands of searches.

@@ -40,7 +40,7 @@ fn a_connection_that_one_side_lost_is_made_anew() {
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     a.registration.connect(1, b.address());
     let (old_a, old_b) = (a.up(), b.up());
-    // Nobody tells b.
+    // The end of the connection is not reported to b.
     a.registration.closed(old_a.serial);
     a.registration.connect(2, b.address());
     assert_eq!(a.up().attempt, Some(2));
@@ -59,7 +59,7 @@ fn a_stranger_ends_no_connection_over_shared_memory() {
     a.registration.connect(1, b.address());
     let (up_a, up_b) = (a.up(), b.up());
     assert!(matches!(up_a.link, Made::Shm(_)));
-    // It has the peer's incarnation, is told the connection's token, and claims to have lost it.
+    // The stranger has the peer's incarnation, receives the connection's token, and claims to have lost the connection.
     let stranger = Peer::with(&two, |options| {
         options.incarnation = b.registration.incarnation();
         options.timeouts = ConnectTimeouts::of(Duration::from_millis(600));

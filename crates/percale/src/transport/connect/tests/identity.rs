@@ -1,4 +1,5 @@
-//! A peer is its incarnation, and an address belongs to whoever is met there: callers and listeners that claim what is another's.
+//! A peer is its incarnation, and an address belongs to the endpoint that is met there. Tests of callers and listeners that claim the address or the
+//! incarnation of another endpoint.
 
 use std::io::{Read, Write};
 
@@ -7,7 +8,7 @@ use crate::transport::connect::handshake::{Event, Handshake, Key};
 use crate::wire::hello::{Hello, HelloFlags, Ruling, Verdict};
 use crate::wire::why::Why;
 
-/// A side of a handshake that says what it likes.
+/// A side of a handshake that can send false claims.
 struct Liar {
     socket: TcpStream,
     handshake: Handshake,
@@ -61,12 +62,12 @@ impl Liar {
     }
 }
 
-/// A hello over TCP alone, from here, of nobody in particular.
+/// The hello of an arbitrary endpoint on this host that allows TCP alone.
 fn hello(number: u8) -> Hello {
     Hello { flags: HelloFlags::TCP, ..handshake::fuzz::hello(number, false) }
 }
 
-/// An address at which nobody is.
+/// An address without a listener.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -87,7 +88,7 @@ fn whoever_advertises_the_called_endpoints_own_address_or_incarnation_is_refused
 fn an_address_is_believed_of_whoever_is_met_there_alone() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
-    // Nobody is there; and somebody else is.
+    // One address has no listener; the other one belongs to another endpoint.
     for (number, address) in [(3, nowhere()), (4, b.address())] {
         let mut liar = Liar::call(a.address(), &Hello { address, ..hello(number) });
         assert_eq!(liar.verdict().ruling, Ruling::Tcp);
@@ -107,7 +108,7 @@ fn whoever_poses_as_a_connected_peer_learns_and_changes_nothing() {
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     b.registration.connect(1, a.address());
     let (at_b, at_a) = (b.up(), a.up());
-    // It knows all that the peer tells everybody.
+    // The caller knows everything that the peer sends to every endpoint.
     let posing = Hello { address: b.address(), incarnation: b.registration.incarnation(), ..hello(3) };
     for flags in [HelloFlags::TCP, HelloFlags::TCP | HelloFlags::RESET] {
         let verdict = Liar::call(a.address(), &Hello { flags, ..posing.clone() }).verdict();
@@ -150,7 +151,7 @@ fn whoever_took_a_peers_name_first_does_not_keep_it_out() {
     }
 }
 
-/// A listener says that it is a peer that there is a connection to already, in every way there is to say so.
+/// A listener claims, in every possible way, to be a peer to which a connection exists already.
 #[test]
 fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     let [one, two] = services();

@@ -39,7 +39,7 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
         })
     };
     let (a, b) = (keyed(&one), keyed(&two));
-    // Somebody hears every word that a member says to b.
+    // A third party records every word that a member sends to b.
     let to = b.address();
     let hello =
         Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
@@ -79,7 +79,7 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
     drop((member, stream(at_b.link)));
     b.registration.closed(at_b.serial);
     play_back();
-    // Those who have the key are let in as before.
+    // Endpoints that have the key are admitted as before.
     a.registration.connect(2, to);
     assert_eq!(a.up().attempt, Some(2));
     b.up();

@@ -77,7 +77,7 @@ fn local_peers_get_shared_memory() {
 #[test]
 fn what_fails_at_the_meeting_degrades_to_tcp() {
     let [one, two] = services();
-    // Each thinks pair memory to have another size, so the acceptor refuses what it is passed.
+    // Each expects another size of the pair memory, so the acceptor refuses what it is passed.
     let a = Peer::shm(&one);
     let odd = TestBell::new(PAIR * 2);
     let b = Peer::with(&two, |options| options.bell = Some(Arc::clone(&odd) as Arc<dyn LocalBell>));

@@ -1,4 +1,4 @@
-//! Queue pairs, on a device if there is one; else each test says why it was skipped.
+//! Tests of queue pairs on a device. Without a device each test prints the reason and is skipped.
 
 use std::io::{Read, Write};
 
@@ -21,7 +21,7 @@ fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): 
     })
 }
 
-/// A caller that names a queue pair, hears what it is offered, and says nothing more.
+/// A caller that names a queue pair, receives the other one's name, and sends nothing more.
 struct Caller {
     socket: TcpStream,
     handshake: Handshake,
@@ -36,7 +36,7 @@ impl Caller {
         Self { socket, handshake: Handshake::new(true, &hello, None) }
     }
 
-    /// What it hears next.
+    /// Returns the next event.
     fn hear(&mut self) -> Event {
         loop {
             let output = std::mem::take(self.handshake.output());
@@ -81,14 +81,14 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
     }
     let mut next = Caller::call(200, b.address());
     assert_eq!(next.pair(&adapter), Err(CROWDED), "each has locked memory");
-    // Whoever may goes on over TCP, in time.
+    // A caller that may use TCP goes on over TCP, in time.
     let a = verbs(&one, &adapter, (Transports::TCP, 4));
     a.registration.connect(1, b.address());
     let up = a.up();
     assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
     assert!(up.reason.contains("queue pairs"), "{}", up.reason);
     b.up();
-    // Whoever may not tries again until there is a place.
+    // A caller that may not use TCP tries again until there is a place.
     let c = verbs(&one, &adapter, (Transports::empty(), 60));
     c.registration.connect(2, b.address());
     std::thread::sleep(Duration::from_millis(50));
@@ -98,7 +98,7 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
     b.up();
 }
 
-/// The kernel looks for a port that is not there for a second: it holds up nobody else.
+/// The kernel looks for a port that does not exist for a second; no other connection waits for that.
 #[test]
 fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     let Some(adapter) = adapter() else { return };
@@ -106,7 +106,7 @@ fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
     let mut lost = Caller::call(1, b.address());
     assert!(matches!(lost.hear(), Event::Verdict(..)));
-    // In the port's network, and nobody's.
+    // An address in the port's network that no port has.
     let mut end = adapter.end(0x11).unwrap();
     end.gid[15] ^= 0x40;
     lost.handshake.offer(&Ok(end));

@@ -23,7 +23,7 @@ fn silence_times_out_on_both_sides() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(5, silent.local_addr().unwrap());
     assert!(matches!(a.error(), ConnectError::Timeout { .. }));
-    // A stranger who says nothing is hung up on.
+    // The connection of a stranger that sends nothing is closed.
     let mut stranger = TcpStream::connect(a.address()).unwrap();
     assert!(matches!(a.error(), ConnectError::Timeout { .. }));
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
@@ -80,7 +80,7 @@ fn strangers_are_told_as_much_as_they_need() {
     assert_eq!(told[..8], *b"percale\0", "another version learns whom it called");
     assert_eq!(told[8..], VERSION.to_le_bytes(), "another version learns ours");
 
-    // And the other way round: whom we call has another version.
+    // The reverse case: the called endpoint has another version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(1, server.local_addr().unwrap());
     server.accept().unwrap().0.write_all(old.as_bytes()).unwrap();

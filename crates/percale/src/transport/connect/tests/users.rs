@@ -1,4 +1,4 @@
-//! Processes of other users at the Unix socket: the kernel says who they are, and that decides.
+//! Processes of other users at the Unix socket: the user that the kernel reports decides.
 
 #![expect(unsafe_code, reason = "one thread of a test becomes another user; the block states its own reason")]
 
@@ -50,7 +50,7 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(Why::AnotherUser));
     assert!(passed.is_empty(), "it gets no descriptor");
 
-    // And the other way round: another user listens where a peer should.
+    // The reverse case: another user listens where a peer should.
     let incarnation = Incarnation::random().unwrap();
     let listener = as_another_user(|| {
         let (listener, address) = listen::unix_socket(&incarnation).unwrap();

@@ -1,4 +1,4 @@
-//! The initiator's accesses: what it learns of the target's keys, and the operations that it makes with them.
+//! The initiator's accesses: what it knows of the target's keys, and the operations that it makes with them.
 
 #![expect(unsafe_code, reason = "names memory within a mapping; each block states its own reason")]
 
@@ -16,22 +16,22 @@ use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
 use crate::transport::shm::transfer::{Arenas, Cma, Given, Remote, Sharing};
 
-/// Why a direct access was not made, or not all of it.
+/// The reason why a direct access was not made, or not completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectError {
     /// The region does not give this right (MR-050, MR-052).
     #[error("the region does not give this right")]
     Right,
-    /// Some byte is outside of the region (MR-014).
+    /// Part of the access lies outside the region (MR-014).
     #[error("the access leaves the region")]
     Range,
-    /// The grant does not hold any more: to be forgotten, and asked for anew. A long access may have been made in part.
+    /// The grant no longer holds: it has to be forgotten and requested again. A long access may have been made in part.
     #[error("the region is no longer granted")]
     Stale,
     /// The kernel found memory missing, on either side (MR-028).
     #[error("the memory cannot be read or written there")]
     Fault,
-    /// An atomic's target is not aligned to its size.
+    /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]
     Misaligned,
 }
@@ -43,7 +43,7 @@ pub(in super::super) struct Initiator {
     path: DirectPath,
     /// The number of the key page.
     number: u32,
-    /// The arenas' count when grants were last swept.
+    /// The arenas' count of arenas taken back when grants were last swept.
     taken_back: u64,
     /// The number of the last long access.
     assists: u32,
@@ -54,13 +54,13 @@ impl Initiator {
         Self { grants: Grants::new(), path: DirectPath::new(pair, side, end), number: 0, taken_back: 0, assists: 0 }
     }
 
-    /// The grants, by key.
+    /// Returns the grants, by key.
     #[inline]
     pub(super) const fn grants(&mut self) -> &mut Grants {
         &mut self.grants
     }
 
-    /// What is known of a key, or the number under which to ask.
+    /// Returns what is known of a key, or the number of the request to send.
     pub(super) fn look_up(&mut self, key: u64) -> Asked {
         if let Some(lookup) = self.grants.find(key) {
             return Asked::Known(lookup);
@@ -72,16 +72,16 @@ impl Initiator {
         self.grants.ask(key)
     }
 
-    /// Forgets the grants that do not hold, and with them what they keep mapped.
+    /// Forgets the grants that do not hold, and with them the mappings that they keep.
     fn sweep(&mut self) {
         let Self { grants, path, .. } = self;
         grants.sweep(|grant| path.stands(grant));
     }
 
-    /// An answer.
+    /// Handles an answer.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// If the peer violated the protocol.
     pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         let key = self.grants.answered(id).ok_or("an answer about a key that nobody asked for")?;
         let exact = payload.len() == size_of::<Resolution>();
@@ -100,7 +100,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// How a region can be reached by us that was granted. `resolution` was checked.
+    /// Determines how this side can reach a granted region. `resolution` was checked.
     fn granted(
         &mut self,
         status: Status,
@@ -139,8 +139,8 @@ impl Initiator {
                 Given::Gone => return Ok(Answer::Void),
             };
             let remote = Remote::within(mapping, resolution.place.get(), len)?;
-            // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Others may write it; what is read
-            // is only copied.
+            // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Others may write
+            // to it; what is read is only copied.
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
@@ -159,25 +159,25 @@ impl Initiator {
         }))
     }
 
-    /// Whether the target wants to be told of what was written.
+    /// Returns whether the target requests a notification of each write.
     #[inline]
     pub(super) fn notifies(&self, grant: GrantIndex) -> bool {
         self.grants.get(grant).is_some_and(|grant| grant.notifies)
     }
 
-    /// The generation under which the region was granted, which is the region's; 0 if the grant was forgotten.
+    /// Returns the generation under which the region was granted, which is the region's; 0 if the grant was forgotten.
     #[inline]
     pub(super) fn generation(&self, grant: GrantIndex) -> u64 {
         self.grants.get(grant).map_or(0, |grant| grant.generation)
     }
 
-    /// Whether atomic operations can be made directly.
+    /// Returns whether atomic operations can be made directly.
     #[inline]
     pub(super) fn can_atomic(&self, grant: GrantIndex) -> bool {
         self.grants.get(grant).is_some_and(Grant::is_mapped)
     }
 
-    /// Checks an access, and that the grant stands now; the grant's generation.
+    /// Checks an access, and that the grant holds now. Returns the grant's generation.
     pub(super) fn check_standing(
         &mut self,
         grant: GrantIndex,
@@ -189,13 +189,13 @@ impl Initiator {
         if path.stands(grant) { Ok(grant.generation) } else { Err(DirectError::Stale) }
     }
 
-    /// A number for a long access; never 0.
+    /// Returns a number for a long access; never 0.
     pub(super) fn next_assist(&mut self) -> u32 {
         self.assists = self.assists.wrapping_add(1).max(1);
         self.assists
     }
 
-    /// Checks an access, and hands over what makes it.
+    /// Checks an access, and returns what is needed to make it.
     #[inline(always)]
     fn check(
         &mut self,
@@ -208,15 +208,15 @@ impl Initiator {
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
             Ok(checked) => Ok((checked, path)),
-            // Where the grant does not hold, nothing follows: another region may have the key by now, with other rights and
-            // another length.
+            // If the grant does not hold, the failed check proves nothing: another region may have the key by
+            // now, with other rights and another length.
             Err(_) if !path.stands(grant) => Err(DirectError::Stale),
             Err(error) => Err(error),
         }
     }
 
-    /// As [`check`](Self::check), of what may be made in place: with the key that was used last, and of which the target wants
-    /// no news.
+    /// Like [`check`](Self::check), for an access that may be made in place: with the key that was used last, and without
+    /// a notification to the target.
     #[inline(always)]
     fn check_in_place(
         &mut self,
@@ -233,21 +233,21 @@ impl Initiator {
         Some((grant.check(address, len, wanted).ok()?, path))
     }
 
-    /// Writes `from` to the region, from `address` on.
+    /// Writes `from` to the region, starting at `address`.
     #[inline]
     pub(super) fn write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
         let (checked, path) = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
         path.write(checked, from)
     }
 
-    /// Reads the region from `address` on, as much as `into` has room for.
+    /// Reads the region from `address` on, as many bytes as `into` has room for.
     #[inline]
     pub(super) fn read(&mut self, grant: GrantIndex, address: u64, into: &Segments) -> Result<(), DirectError> {
         let (checked, path) = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
         path.read(checked, into)
     }
 
-    /// Does an atomic operation to mapped memory, under one announcement.
+    /// Performs an atomic operation on mapped memory, under one announcement.
     #[inline]
     pub(super) fn operate(
         &mut self,
@@ -259,21 +259,22 @@ impl Initiator {
         path.operate(checked, operation)
     }
 
-    /// As [`write`](Self::write), where it may be made in place. `None` if it may not, and if it failed.
+    /// Like [`write`](Self::write), if the access may be made in place. Returns `None` if it may not, or if it failed.
     #[inline(always)]
     pub(super) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, from.len(), Access::REMOTE_WRITE)?;
         path.write_one(checked, from).ok()
     }
 
-    /// As [`read`](Self::read), where it may be made in place. `None` if it may not, and if it failed.
+    /// Like [`read`](Self::read), if the access may be made in place. Returns `None` if it may not, or if it failed.
     #[inline(always)]
     pub(super) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, into.len(), Access::REMOTE_READ)?;
         path.read_one(checked, into).ok()
     }
 
-    /// As [`operate`](Self::operate), where it may be made in place. `None` if it may not; then nothing was done.
+    /// Like [`operate`](Self::operate), if the access may be made in place. Returns `None` if it may not, or if it
+    /// failed; then nothing was done.
     #[inline(always)]
     pub(super) fn operate_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, operation.len(), operation.rights())?;

@@ -1,12 +1,13 @@
-//! A long access that the target helps with.
+//! Long accesses that the target helps with.
 //!
-//! The initiator needs nobody, but two copy faster than one. So it says what it is about to copy ([`Kind::Assist`]), and both
-//! claim chunks: the initiator at once, the target if it makes progress meanwhile. Whoever claimed a chunk copies it: the
-//! initiator under its announcement, the target inside of its region's pin. A target that is busy with something else claims
-//! nothing, and the initiator does it all. At the end it waits only for chunks that the target has claimed.
+//! The initiator can make the access alone, but two sides copy faster than one. So it sends what it is about to copy
+//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the meantime.
+//! The side that claimed a chunk copies it: the initiator under its announcement, the target inside its region's pin. A
+//! target that is busy with something else claims nothing, and the initiator copies everything. At the end the initiator
+//! waits only for chunks that the target has claimed.
 //!
-//! A [`Claims`] line of the pair counts both: every number of an access is claimed under the access' own number, so that a claim
-//! that comes late finds another number and takes nothing. The initiator starts no second access before the first is over.
+//! A [`Claims`] line of the pair counts the chunks of both sides. Every count carries the number of its access, so that a
+//! late claim finds another number and takes nothing. The initiator starts no second access before the first is over.
 
 use std::sync::Arc;
 
@@ -29,45 +30,48 @@ use crate::wire::head::{Flags, Head, Kind};
 /// Accesses longer than this are worth a message to the target.
 pub(crate) const ASSISTED: usize = 128 << 10;
 
-/// What one claim copies.
+/// The number of bytes that one claim copies.
 const CHUNK: usize = 64 << 10;
 
-/// Looks at what the target has claimed and not finished, before the access goes on by itself.
+/// The number of checks for chunks that the target has claimed and not finished, before the call returns and the access ends
+/// later.
 const LOOKS: u32 = 256;
 
-/// In place of a chunk's number: nothing is left.
+/// Replaces the number of the next chunk when nothing is left to claim.
 const STOP: u32 = u32::MAX;
 
-/// Why the target did not copy what it had claimed.
+/// The reasons why the target did not copy a chunk that it had claimed.
 const REVOKED: u32 = 1;
 const FAULT: u32 = 2;
 
-/// What both sides of one access have claimed, and what the target has done. In the pair's memory, a line for each side that
-/// initiates.
+/// The chunks of one access that both sides have claimed, and those that the target has finished. In the pair's memory, one
+/// line for each side that initiates.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(in super::super) struct Claims {
     /// The access' number, and the next chunk.
     next: AtomicU64,
-    /// The access' number, and with how many of the chunks that it claimed the target is done.
+    /// The access' number, and how many of the chunks that the target claimed it is done with.
     done: AtomicU64,
-    /// The access' number, and whether the target could not copy one of them: [`REVOKED`] or [`FAULT`]. Written before `done`.
+    /// The access' number, and whether the target could not copy one of them: [`REVOKED`] or [`FAULT`]. Written before
+    /// `done`.
     failed: AtomicU64,
 }
 
-/// What is to be copied: the payload of a [`Kind::Assist`], whose head has the key and the address.
+/// The range to copy: the payload of a [`Kind::Assist`] frame. The key and the address are in the frame's head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Request {
-    /// Bytes.
+    /// The length in bytes.
     len: U64,
-    /// Where they are at the initiator: an offset in an arena of its own, or an address.
+    /// The location of the bytes at the initiator: an offset in an arena of its own, or an address.
     place: U64,
     /// That arena, or 0.
     arena: U32,
-    /// 1: the region is written.
+    /// 1 if the region is written.
     writes: U32,
-    /// The grant that the initiator has: another region may have the key by now, which is not the one that it copies.
+    /// The generation of the initiator's grant: by now the key may name another region, which is not the one that the
+    /// initiator copies.
     generation: U64,
 }
 
@@ -75,17 +79,17 @@ const fn word(number: u32, count: u32) -> u64 {
     (number as u64) << 32 | count as u64
 }
 
-/// An access of ours that waits for chunks which the target has claimed.
+/// An access of this side that waits for chunks which the target has claimed.
 #[derive(Debug)]
 pub(in super::super) struct Assisted {
     token: u32,
-    /// What `done` will be.
+    /// The final value of `done`.
     awaited: u64,
     result: Result<(), DirectError>,
 }
 
 impl Assisted {
-    /// How it ended, once it has.
+    /// Returns the result, once the access has ended.
     pub(in super::super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
         if claims.done.load(Ordering::Acquire) != self.awaited {
             return None;
@@ -99,33 +103,33 @@ impl Assisted {
         }))
     }
 
-    /// Whether the target can have no copy for it under way.
+    /// Returns whether the target can have no copy for this access in progress.
     pub(in super::super) fn has_let_go(&self, pair: &Pair, side: usize) -> bool {
         self.end(pair.claims(side)).is_some() || pair.gone(1 - side).is_set()
     }
 
-    /// What the access was begun with.
+    /// Returns the token with which the access was started.
     pub(in super::super) const fn token(&self) -> u32 {
         self.token
     }
 }
 
-/// A long access as the engine asks for it.
+/// A long access, as requested by the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongAccess<'a> {
     pub(crate) grant: GrantIndex,
     pub(crate) key: u64,
     pub(crate) address: u64,
-    /// Our memory.
+    /// The local memory.
     pub(crate) local: &'a Segments,
-    /// Whether the region is written, else read.
+    /// Whether the region is written; otherwise it is read.
     pub(crate) writes: bool,
-    /// Names the access if it does not end in the call that begins it.
+    /// Names the access if it does not end in the call that starts it.
     pub(crate) token: u32,
 }
 
 impl Initiator {
-    /// Makes a long access, with the target's help if it gives any. `Some` if it has yet to end.
+    /// Makes a long access, with the target's help if it gives any. Returns `Some` if the access has yet to end.
     pub(super) fn assisted(
         &mut self,
         long: &LongAccess<'_>,
@@ -144,7 +148,7 @@ impl Initiator {
         let result = loop {
             let next = u64::from(claims.next.fetch_add(1, Ordering::AcqRel) as u32);
             if next >= chunks || ours >= chunks {
-                break Ok(()); // All is claimed (or somebody scribbles: then others' chunks are missing below).
+                break Ok(()); // All is claimed (or the peer writes arbitrary counts: then chunks of the target are missing below).
             }
             ours += 1;
             let done = next as usize * CHUNK;
@@ -154,7 +158,7 @@ impl Initiator {
                 break copied;
             }
         };
-        // From here on nothing is claimed; what was and is not ours is the target's.
+        // From here on nothing is claimed. Claimed chunks that are not ours are the target's.
         let claimed = u64::from(claims.next.swap(word(number, STOP), Ordering::AcqRel) as u32).min(chunks);
         let theirs = claimed.saturating_sub(ours) as u32;
         let assisted = Assisted { token: long.token, awaited: word(number, theirs), result };
@@ -194,11 +198,11 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
         data: long.key,
         id: number,
     };
-    // Without room, or without a link, there is no help; the link itself says what is wrong with it.
+    // Without room, or without a link, there is no help; the link reports its own errors.
     Segments::lend(request.as_bytes(), |payload| link.sender.send(&head, payload, false)).ok();
 }
 
-/// A peer's access that we help with.
+/// An access of the peer that this side helps with.
 #[derive(Debug)]
 pub(super) struct Help {
     number: u32,
@@ -208,10 +212,10 @@ pub(super) struct Help {
 }
 
 impl Help {
-    /// What the peer asks for; `None` if we cannot, or may not, help.
+    /// Decodes the peer's request. Returns `None` if this side cannot, or may not, help.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// If the peer violated the protocol.
     pub(super) fn of(
         head: &Head,
         payload: View<'_>,
@@ -235,7 +239,8 @@ impl Help {
         Ok(way.exists().then_some(Self { number: head.id, region, way, writes }))
     }
 
-    /// Claims a chunk and copies it. False if nothing is left for us, or we could not copy: then no more is claimed.
+    /// Claims a chunk and copies it. Returns false if nothing is left for this side, or if it could not copy: then it
+    /// claims no more.
     pub(super) fn step(&self, claims: &Claims) -> bool {
         let next = claims.next.load(Ordering::Acquire);
         let offset = (next as u32 as usize).saturating_mul(CHUNK);
@@ -243,7 +248,7 @@ impl Help {
             return false;
         }
         if claims.next.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return true; // The initiator was faster; there may be more.
+            return true; // The initiator was faster; there may be more chunks.
         }
         let len = CHUNK.min(self.region.len() - offset);
         let copied = if self.writes {
@@ -252,7 +257,7 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            // What we may not copy the initiator copies, or has us execute.
+            // The initiator copies what this side may not copy, or makes it execute the access.
             let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! The target's record of one peer: the key page that it shows this peer, and what was granted in it.
+//! The target's record of one peer: the key page that it shares with this peer, and the grants in it.
 
 #![expect(unsafe_code, reason = "names entries in the key page; the block states its reason")]
 
@@ -14,32 +14,34 @@ use crate::memory::sealed;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::Pair;
 
-/// Entries of one page of memory.
+/// The entries are backed with memory in steps of this many bytes: one page.
 const BACKED_STEP: usize = 4096;
 
-/// A mapped key page, ours or a peer's.
+/// A mapped key page, of this process or of a peer.
 #[derive(Debug)]
 pub(super) struct KeyPage {
     mapping: Arc<Mapping>,
 }
 
 impl KeyPage {
-    /// `None` if the mapping is no key page.
+    /// Creates a key page from its mapping. Returns `None` if the mapping does not have the size of a key page.
     pub(super) fn new(mapping: Arc<Mapping>) -> Option<Self> {
         (mapping.len() == PAGE_BYTES).then_some(Self { mapping })
     }
 
-    /// The entry with this number, which must have been touched before by [`prepare`](Self::prepare) (or [`back`]).
+    /// Returns the entry with this number. Its memory must have been made present by [`prepare`](Self::prepare) (or
+    /// [`back`]).
     #[inline]
     pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
         if index as usize >= ENTRIES {
             return None;
         }
         let entry = self.mapping.as_ptr().cast::<Entry>().wrapping_add(index as usize);
-        // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this reference; an
-        // entry is an atomic, so others may write it. A peer's page cannot be written here: its entries are loaded and nothing else. Of
-        // loads from such memory std::sync::atomic vouches for relaxed ones of a word; that others of a word are no more than a load
-        // (and an order) is relied upon: processors with 64-bit words have one, and on x86-64 it is the same instruction.
+        // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this
+        // reference; an entry is an atomic, so others may write to it. A peer's page cannot be written here: its
+        // entries are only loaded. For loads from such memory std::sync::atomic guarantees relaxed loads of a word;
+        // that other loads of a word are no more than a load (and an order) is relied upon: processors with 64-bit
+        // words have such a load, and on x86-64 it is the same instruction.
         Some(unsafe { &*entry })
     }
 
@@ -50,14 +52,15 @@ impl KeyPage {
     }
 }
 
-/// The target's record of one peer: its key page and the grants in it. It outlives its link, for as long as regions that were granted to the peer are not closed.
+/// The target's record of one peer: its key page and the grants in it. It outlives its link for as long as regions that were
+/// granted to the peer are not closed.
 #[derive(Debug)]
 pub(super) struct ShmGrantee {
     pair: Arc<Pair>,
-    /// Our own side; the peer announces on the other.
+    /// This side; the peer announces its accesses on the other.
     side: usize,
     process: Option<Arc<PeerProcess>>,
-    /// Under which the page is given to the peer.
+    /// The number under which the page is given to the peer.
     number: u32,
     fd: Arc<OwnedFd>,
     page: KeyPage,
@@ -66,16 +69,16 @@ pub(super) struct ShmGrantee {
 
 #[derive(Debug, Default)]
 struct Granted {
-    /// All entries that were ever used.
+    /// All entries that were ever used: the generation and the region of each.
     entries: Vec<(u64, Weak<Registered>)>,
     free: Vec<u32>,
 }
 
 impl ShmGrantee {
-    /// Makes the key page. The pair is the link's, whose side is `side`.
+    /// Creates the key page for the peer of a link. `pair` is the link's memory, `side` this end of it.
     ///
     /// # Errors
-    /// If there is no memory, or no descriptor.
+    /// If memory or a descriptor cannot be allocated.
     pub(super) fn new(pair: &Arc<Pair>, side: usize, process: Option<&Arc<PeerProcess>>) -> io::Result<Self> {
         let number = sealed::new_number().ok_or(io::ErrorKind::OutOfMemory)?;
         let (fd, mapping) = published_memfd("percale-keys", PAGE_BYTES)?;
@@ -91,15 +94,17 @@ impl ShmGrantee {
         })
     }
 
-    /// The page, as it is given to the peer: number, size, memfd.
+    /// Returns the number, size and memfd under which the page is given to the peer.
     pub(super) fn page(&self) -> (u32, usize, &Arc<OwnedFd>) {
         (self.number, PAGE_BYTES, &self.fd)
     }
 
-    /// Grants a region: the entry and its generation. `None` if the region was closed (`Ok`), or the page is full (`Err`).
+    /// Grants a region, and returns the entry and its generation. Returns `Ok(None)` if the region was closed, and `Err`
+    /// if the page is full.
     pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
-        // Held until the entry holds: who closes the region then finds the grant, or closed it before.
+        // Locked until the entry holds: a thread that closes the region then finds the grant, or has closed the
+        // region before.
         let mut grants = region.grants();
         if let Some(entry) = grants.find(&me) {
             return Ok(self.granted().entries.get(entry as usize).map(|(generation, _)| (entry, *generation)));
@@ -114,14 +119,14 @@ impl ShmGrantee {
         Ok(Some((index, generation)))
     }
 
-    /// The generation under which a region is granted to this peer, if it is.
+    /// Returns the generation under which a region is granted to this peer, if it is.
     pub(super) fn generation_of(self: &Arc<Self>, region: &Registered) -> Option<u64> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let entry = region.grants().find(&me)?;
         self.granted().entries.get(entry as usize).map(|(generation, _)| *generation)
     }
 
-    /// A free entry, and the region's generation, which no other region of this process has had.
+    /// Takes a free entry. Returns it with the region's generation, which no other region of this process has had.
     fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
         let mut granted = self.granted();
         let index = match granted.free.pop() {
@@ -153,18 +158,19 @@ impl ShmGrantee {
         self.pair.announcements(1 - self.side)
     }
 
-    /// Whether the peer's process has ended, and with it every thread that may have been in the middle of an access.
+    /// Returns whether the peer's process has ended, and with it every thread that may have been in the middle of an
+    /// access.
     fn has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.ended().is_some())
     }
 
-    /// Whether whatever was announced at the snapshot is over, or the peer's process is.
+    /// Returns whether every access that was announced at the snapshot is over, or the peer's process has ended.
     fn has_left(&self, then: Snapshot) -> bool {
         !self.pair.is_here() || self.line().has_retired(then) || self.has_ended()
     }
 
-    /// The link is gone: everything that was granted is void. Regions forget the grants, unless the peer is in the middle of an
-    /// access; then they keep them until they are closed.
+    /// Revokes everything that was granted, because the link has ended. Regions forget the grants, unless the peer is in
+    /// the middle of an access; then they keep them until they are closed.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.pair.is_here() {
             return;
@@ -188,11 +194,11 @@ impl ShmGrantee {
     }
 }
 
-/// No entry is left.
+/// The key page has no free entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-// In a forked child neither page nor line is mapped, and its copy of a region is nobody's to reach.
+// In a forked child neither the page nor the line is mapped, and peers cannot reach its copy of a region.
 impl Grantee for ShmGrantee {
     fn revoke(&self, entry: u32) {
         if self.pair.is_here()

@@ -1,7 +1,7 @@
-//! What an initiator knows of a target's keys.
+//! An initiator's table of a target's keys.
 //!
-//! A key is *asked*, *granted*, *executed* (by the target, for some thousand accesses) or *unknown* to the target. Grants lie in slots that are
-//! used again; an index names one use of a slot, so that whoever kept an old one finds nothing.
+//! A key is *asked*, *granted*, *executed* (by the target, for some thousand accesses) or *unknown* to the target. Grants are
+//! kept in slots that are reused; an index names one use of a slot, so that an old index finds nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,13 +9,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use super::ASKED;
 use super::path::Grant;
 
-/// Accesses that the target executes before it is asked anew whether it grants the key: what kept it from that may have been a
-/// descriptor or a place in a socket that was missing for a moment.
+/// The number of accesses that the target executes before it is asked again whether it grants the key: the reason for the
+/// refusal may have been a temporary lack of a descriptor or of room in a socket.
 const EXECUTED: u32 = 4096;
-/// Keys that are known at a time.
+/// The number of keys that are known at a time.
 pub(super) const KEYS: usize = 64 << 10;
 
-/// A grant. Good for any access until the grant is forgotten; then every access finds it stale.
+/// The index of a grant. It can be used for any access until the grant is forgotten; from then on every access finds it
+/// stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantIndex {
     slot: u32,
@@ -25,32 +26,34 @@ pub(crate) struct GrantIndex {
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// It can be reached directly.
+    /// The region can be reached directly.
     Ready(GrantIndex),
-    /// The target was asked (or will be, when there is room): look again later, execute meanwhile.
+    /// The target was asked (or will be, when there is room): look up again later, and let the target execute accesses in
+    /// the meantime.
     Unknown,
-    /// The target executes accesses, for a while.
+    /// The target executes accesses, for a limited number of them.
     Executed,
-    /// The target had no such region when it was asked. Said once, and asked anew the next time: it may have one by now.
+    /// The target had no such region when it was asked. Returned once; the next lookup asks again, because the target may
+    /// have one by then.
     NoKey,
 }
 
-/// What becomes of a question.
+/// Whether a request is needed for a key.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// No question is needed, or possible now.
+    /// No request is needed, or none is possible now.
     Known(Lookup),
-    /// This is its number.
+    /// A request is needed; this is its number.
     New(u32),
 }
 
-/// How a question was answered.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Granted(Grant),
     Executed,
     NoKey,
-    /// What was granted is gone already.
+    /// The granted memory is gone already.
     Void,
 }
 
@@ -58,7 +61,7 @@ pub(super) enum Answer {
 enum State {
     Asked,
     Granted(GrantIndex),
-    /// So many times more.
+    /// For this many more accesses.
     Executed(u32),
     NoKey,
 }
@@ -72,15 +75,15 @@ struct Slot {
 /// The initiator's table of a target's keys and their grants.
 #[derive(Debug)]
 pub(super) struct Grants {
-    /// The grant that was looked up last. Never a forgotten one.
+    /// The grant that was looked up last; never a forgotten one.
     last: Option<(u64, GrantIndex)>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     known: HashMap<u64, State, Seeded>,
-    /// Questions under way: number and key.
+    /// Pending requests: number and key.
     asked: Vec<(u32, u64)>,
     next: u32,
-    /// How many grants there may be before those that are void are looked for.
+    /// The number of grants from which on void ones are searched for.
     sweep_at: usize,
 }
 
@@ -99,7 +102,7 @@ impl Grants {
         }
     }
 
-    /// The grant for this key, if it was looked up last.
+    /// Returns the grant for this key, if it was looked up last.
     #[inline]
     pub(super) fn last(&self, key: u64) -> Option<GrantIndex> {
         match self.last {
@@ -108,20 +111,20 @@ impl Grants {
         }
     }
 
-    /// As [`last`](Self::last), the grant itself.
+    /// Like [`last`](Self::last), but returns the grant itself.
     #[inline]
     pub(super) fn last_grant(&self, key: u64) -> Option<&Grant> {
         self.get(self.last(key)?)
     }
 
-    /// A grant.
+    /// Returns a grant, unless it was forgotten.
     #[inline]
     pub(super) fn get(&self, index: GrantIndex) -> Option<&Grant> {
         let slot = self.slots.get(index.slot as usize)?;
         if slot.serial == index.serial { slot.grant.as_ref() } else { None }
     }
 
-    /// What is known of a key.
+    /// Returns what is known of a key.
     pub(super) fn find(&mut self, key: u64) -> Option<Lookup> {
         Some(match self.known.get_mut(&key)? {
             State::Granted(index) => {
@@ -145,17 +148,17 @@ impl Grants {
         })
     }
 
-    /// Whether there are as many keys as there may be.
+    /// Returns whether the maximum number of keys is known.
     pub(super) fn is_full(&self) -> bool {
         self.known.len() >= KEYS
     }
 
-    /// Makes room: forgets what is no grant; it can be asked again.
+    /// Makes room: forgets keys that are neither granted nor asked, which can be asked for again.
     pub(super) fn forget_ungranted(&mut self) {
         self.known.retain(|_, state| matches!(state, State::Asked | State::Granted(_)));
     }
 
-    /// Notes a question about a key of which nothing is known.
+    /// Records a request for a key of which nothing is known.
     pub(super) fn ask(&mut self, key: u64) -> Asked {
         if self.is_full() {
             return Asked::Known(Lookup::Executed);
@@ -169,7 +172,7 @@ impl Grants {
         Asked::New(self.next)
     }
 
-    /// Whom a question was about that is answered, or was never sent.
+    /// Removes a request that was answered or never sent, and returns its key.
     pub(super) fn answered(&mut self, id: u32) -> Option<u64> {
         let index = self.asked.iter().position(|(asked, _)| *asked == id)?;
         let (_, key) = self.asked.swap_remove(index);
@@ -177,7 +180,7 @@ impl Grants {
         Some(key)
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     pub(super) fn learn(&mut self, key: u64, answer: Answer) {
         let state = match answer {
             Answer::Granted(grant) => State::Granted(self.keep(grant)),
@@ -199,7 +202,7 @@ impl Grants {
         GrantIndex { slot: index, serial: slot.serial }
     }
 
-    /// Forgets a key, unless it is being asked.
+    /// Forgets a key, unless a request for it is pending.
     pub(super) fn forget(&mut self, key: u64) {
         if matches!(self.known.get(&key), Some(State::Asked)) {
             return;
@@ -220,12 +223,12 @@ impl Grants {
         }
     }
 
-    /// Grants that are kept, void or not.
+    /// Returns the number of grants that are kept, void or not.
     pub(super) fn live(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there are many grants, some of which may be void.
+    /// Returns whether there are many grants, some of which may be void.
     pub(super) fn is_due(&self) -> bool {
         self.live() >= self.sweep_at
     }
@@ -247,7 +250,7 @@ impl Grants {
     }
 }
 
-/// Hashes a key by one multiplication. Peers choose keys, so it is seeded: they cannot choose such that collide.
+/// Hashes a key with one multiplication. Peers choose keys, so the hash is seeded: peers cannot choose keys that collide.
 #[derive(Clone, Copy, Debug)]
 struct Seeded(u64);
 

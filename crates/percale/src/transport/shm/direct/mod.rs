@@ -1,25 +1,25 @@
-//! Direct access: an initiator on the same machine reads and writes a target's regions by itself.
+//! Direct access: an initiator on the same machine reads and writes a target's regions itself.
 //!
-//! The initiator asks once for each key ([`Kind::Resolve`]); the target *grants* the region to this peer: it puts a generation
-//! into an entry of the *key page* that it shows this peer, and answers how the memory is reached ([`Kind::Resolved`]): in an
-//! arena that the peer maps, by CMA, or not at all (then the target executes each access). From then on an access asks nobody:
-//! it checks right and range, announces itself, looks whether the entry holds, copies, and leaves
-//! ([`rundown`](crate::memory::rundown)).
+//! The initiator asks once for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it writes a
+//! generation to an entry of the *key page* that it shares with this peer, and answers how the memory is reached
+//! ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each access). From
+//! then on an access needs no request: the initiator checks rights and range, announces itself, checks whether the entry
+//! holds, copies, and leaves ([`rundown`](crate::memory::rundown)).
 //!
-//! * `resolution`: the answer as it travels, and its checks
-//! * `grantee`: the target's record of the peer, with its key page; `target`: answers
-//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes move; `face`: what a link's
-//!   owner calls
+//! * `resolution`: the answer as it is sent, and its checks
+//! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
+//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes are moved; `face`: the
+//!   methods for a link's owner
 //! * `assist`: long accesses that the target helps with
 //!
-//! Bounds: a target answers at most [`ASKED`] questions that are under way, and grants at most [`ENTRIES`] regions to a peer at a
-//! time; an initiator keeps at most 64 Ki keys.
+//! Bounds: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a time; an
+//! initiator keeps at most 64 Ki keys.
 //!
 //! # Trust
-//! What the target says is checked before it is believed: ranges lie within mappings of ours, entries within the page. What it
-//! writes into the page or an arena is compared or copied, never followed. The initiator's checks of rights and ranges stop
-//! mistakes, not attackers: they are made by whoever could map the memory anyhow. Memory that peers may not write is given by
-//! descriptors that cannot be mapped for writing.
+//! What the target sends is checked before it is used: ranges must lie within mappings of this process, entries within the
+//! page. What the target writes into the page or an arena is compared or copied, never followed. The initiator's checks of
+//! rights and ranges prevent mistakes, not attacks: they are made by a process that could map the memory anyway. Memory that
+//! peers may not write is given by descriptors that cannot be mapped for writing.
 
 mod access;
 mod assist;
@@ -54,29 +54,29 @@ use crate::transport::Refused;
 use crate::transport::peer_process::PeerProcess;
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Questions of one peer that may be under way.
+/// The number of requests of one peer that may be pending.
 const ASKED: usize = 64;
-/// Bytes of a key page. Its pages come as they are needed.
+/// The size of a key page in bytes. Its memory is allocated as needed.
 const PAGE_BYTES: usize = 64 << 10;
-/// Regions that are granted to one peer at a time.
+/// The number of regions that are granted to one peer at a time.
 const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
 
-/// Both sides of one link's direct accesses. A link whose peers never ask has nothing allocated here.
+/// Both sides of one link's direct accesses. Nothing is allocated here for a link without requests about keys.
 #[derive(Debug)]
 pub(super) struct Direct {
-    /// Our regions; `None` if peers must not reach them by themselves.
+    /// This domain's regions; `None` if peers must not reach them directly.
     keys: Option<Arc<Keys>>,
-    /// Through whom the peer's accesses come.
+    /// The origin of the peer's accesses.
     via: Via,
     /// The peer's process.
     process: Option<Arc<PeerProcess>>,
     target: Option<Box<Target>>,
     initiator: Option<Box<Initiator>>,
-    /// A long access of ours that has yet to end.
+    /// A long access of this side that has yet to end.
     assisted: Option<Assisted>,
 }
 
-/// What of a link its direct accesses need.
+/// The parts of a link that its direct accesses need.
 pub(super) struct Side<'a> {
     pub(super) pair: &'a Arc<Pair>,
     pub(super) side: usize,
@@ -91,14 +91,14 @@ impl Direct {
         Self { keys, via, process, target: None, initiator: None, assisted: None }
     }
 
-    /// Whether there is nothing to do: no answer waits for room, no long access goes on.
+    /// Returns whether there is nothing to do: no answer waits for room, and no long access is in progress.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.target.as_ref().is_none_or(|target| target.owed.is_empty() && target.help.is_none())
             && self.assisted.is_none()
     }
 
-    /// Makes a long access ([`assist`]). Whether it is over.
+    /// Makes a long access ([`assist`]). Returns whether it is over.
     #[inline(never)]
     pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
         let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
@@ -108,12 +108,12 @@ impl Direct {
         Ok(self.assisted.is_none())
     }
 
-    /// Whether a long access has yet to end.
+    /// Returns whether a long access has yet to end.
     pub(super) const fn is_assisted(&self) -> bool {
         self.assisted.is_some()
     }
 
-    /// The end of a long access that had yet to come.
+    /// Returns the token and the result of the pending long access, once it has ended.
     pub(super) fn assisted_end(&mut self, pair: &Pair, side: usize) -> Option<(u32, Result<(), DirectError>)> {
         let assisted = self.assisted.as_ref()?;
         let end = (assisted.token(), assisted.end(pair.claims(side))?);
@@ -121,17 +121,17 @@ impl Direct {
         Some(end)
     }
 
-    /// The link is over: a long access that has yet to end.
+    /// Takes the long access that has yet to end, for a link that is over. Returns `None` if the target has let go of it.
     pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
         self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
     }
 
-    /// The peer's process.
+    /// Returns the peer's process.
     pub(super) const fn process(&self) -> Option<&Arc<PeerProcess>> {
         self.process.as_ref()
     }
 
-    /// Copies a chunk of what the peer asked us to help with. Whether there was one.
+    /// Copies a chunk of the access that the peer asked this side to help with. Returns whether there was one.
     pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
         let Some(target) = &mut self.target else { return false };
         let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));
@@ -141,13 +141,13 @@ impl Direct {
         helped
     }
 
-    /// The grants that we were given, if we ever asked.
+    /// Returns the initiator's side with its grants, if this side has ever asked for one.
     #[inline]
     pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
         self.initiator.as_deref_mut()
     }
 
-    /// What is known of a key; asks the target, if nothing is.
+    /// Looks up a key, and asks the target if nothing is known of it.
     #[inline(never)]
     pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
         let initiator = self
@@ -167,17 +167,17 @@ impl Direct {
         Ok(Lookup::Unknown)
     }
 
-    /// A frame of direct access.
+    /// Handles a frame of direct access.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// If the peer violated the protocol.
     #[cold]
     pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         if !head.flags.contains(Flags::ID) {
             return Err("a question about a key, or its answer, without a number");
         }
         if head.kind == Kind::Assist {
-            // A second request comes when the first is over.
+            // A second request arrives only after the first access is over.
             let target = self.target.get_or_insert_default();
             target.help = match (&self.keys, &target.grantee) {
                 (Some(keys), Some(grantee)) => {
@@ -199,7 +199,7 @@ impl Direct {
         initiator.resolved(head.id, payload, link)
     }
 
-    /// Sends the answers that there is room for. Whether any was sent.
+    /// Sends the answers for which there is room. Returns whether any was sent.
     #[cold]
     pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
         match &mut self.target {

@@ -1,8 +1,8 @@
-//! Reaching a peer's memory: an access is checked against its grant, announced, and its bytes are moved.
+//! Access to a peer's memory: an access is checked against its grant and announced, and its bytes are moved.
 //!
-//! An access to mapped memory takes no lock, allocates nothing and makes no system call; one of eight aligned bytes, or of four, is
-//! one move and is never seen in halves. A long one is announced anew for each piece of 64 KiB (256 KiB by the kernel), so that a
-//! revoker waits for one piece at most.
+//! An access to mapped memory takes no lock, allocates nothing and makes no system call. An access of eight aligned bytes, or
+//! of four, is a single move and is never seen in halves. A long access is announced anew for each piece of 64 KiB (256 KiB
+//! if the kernel copies), so that a revoker waits for one piece at most.
 
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
 
@@ -22,36 +22,36 @@ use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
 use crate::transport::shm::transfer::{Cma, NoCopy};
 
-/// Bytes that are copied under one announcement.
+/// The number of bytes that are copied under one announcement.
 const MAPPED_PIECE: usize = 64 << 10;
 const CMA_PIECE: usize = 256 << 10;
 
-/// A region as it was granted.
+/// A granted region.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) access: Access,
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) generation: u64,
-    /// In the key page.
+    /// The index of the entry in the key page.
     pub(super) entry: u32,
-    /// The target wants to be told of what was written.
+    /// The target requests a notification of each write.
     pub(super) notifies: bool,
     pub(super) memory: Memory,
-    /// Holds what `memory` points into.
+    /// Keeps the memory mapped that `memory` points into.
     pub(super) _mapping: Option<Arc<Mapping>>,
 }
 
-/// Where the first byte of a region is.
+/// The location of a region's first byte.
 #[derive(Debug)]
 pub(super) enum Memory {
-    /// In a mapping of ours, writable if the rights say so.
+    /// In a mapping of this process, writable if the rights allow changes.
     Mapped(Segment),
     /// At an address in the peer.
     Cma(Cma, u64),
 }
 
-/// An access that its grant allows, if that still holds: from which byte on.
+/// An access that its grant allows, if the grant still holds, and its offset in the region.
 #[derive(Clone, Copy)]
 pub(super) struct Checked<'a> {
     pub(super) grant: &'a Grant,
@@ -59,7 +59,7 @@ pub(super) struct Checked<'a> {
 }
 
 impl Grant {
-    /// Checks right and range.
+    /// Checks rights and range.
     #[inline(always)]
     pub(super) fn check(&self, address: u64, len: usize, wanted: Access) -> Result<Checked<'_>, DirectError> {
         match admit(self.access.contains(wanted), (self.base, self.len), (address, len as u64)) {
@@ -69,7 +69,7 @@ impl Grant {
         }
     }
 
-    /// Whether our own loads and stores reach it.
+    /// Returns whether this process can reach the region with its own loads and stores.
     #[inline]
     pub(super) const fn is_mapped(&self) -> bool {
         matches!(self.memory, Memory::Mapped(_))
@@ -91,19 +91,19 @@ impl DirectPath {
         Self { announcer: Announcer::default(), page: None, pair, side, end }
     }
 
-    /// The key page that the peer shows us, once it did.
+    /// Returns the key page of the peer, once it is known.
     #[inline]
     pub(super) const fn page(&self) -> Option<&KeyPage> {
         self.page.as_ref()
     }
 
-    /// The peer shows us a key page, its first and only one.
+    /// Sets the key page of the peer, its first and only one.
     pub(super) fn is_shown(&mut self, page: KeyPage) {
         debug_assert!(self.page.is_none(), "grants name entries of the one page");
         self.page = Some(page);
     }
 
-    /// Whether a grant stands now.
+    /// Returns whether a grant holds now.
     pub(super) fn stands(&self, grant: &Grant) -> bool {
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry));
         entry.is_some_and(|entry| entry.holds(grant.generation))
@@ -127,7 +127,7 @@ impl DirectPath {
         }
     }
 
-    /// As [`write`](Self::write), of one segment.
+    /// Like [`write`](Self::write), for one segment.
     #[inline(always)]
     pub(super) fn write_one(&mut self, checked: Checked<'_>, from: Segment) -> Result<(), DirectError> {
         if !checked.grant.is_mapped() || from.len() > MAPPED_PIECE {
@@ -140,7 +140,7 @@ impl DirectPath {
         })
     }
 
-    /// As [`read`](Self::read), of one segment.
+    /// Like [`read`](Self::read), for one segment.
     #[inline(always)]
     pub(super) fn read_one(&mut self, checked: Checked<'_>, into: Segment) -> Result<(), DirectError> {
         if !checked.grant.is_mapped() || into.len() > MAPPED_PIECE {
@@ -152,18 +152,20 @@ impl DirectPath {
         })
     }
 
-    /// Does an atomic operation, which was checked for its length and rights. `Fault` if the memory is not mapped.
+    /// Performs an atomic operation, after its length and rights were checked. Returns `Fault` if the memory is not
+    /// mapped.
     #[inline(always)]
     pub(super) fn operate(&mut self, checked: Checked<'_>, operation: &impl Operation) -> Result<(), DirectError> {
         let done = self.lend(checked, |target| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions whose rights let it be changed
-            // are mapped for writing.
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with rights that
+            // allow changes are mapped for writing.
             unsafe { operation.apply(target) }
         })?;
         done.map_err(|Misaligned| DirectError::Misaligned)
     }
 
-    /// Calls `access` with the place in the mapping, under one announcement. `Fault` if it is not mapped.
+    /// Calls `access` with the address in the mapping, under one announcement. Returns `Fault` if the memory is not
+    /// mapped.
     #[inline(always)]
     fn lend<R>(&mut self, checked: Checked<'_>, access: impl FnOnce(*mut u8) -> R) -> Result<R, DirectError> {
         let Memory::Mapped(memory) = &checked.grant.memory else { return Err(DirectError::Fault) };
@@ -171,7 +173,7 @@ impl DirectPath {
         self.announced(checked, || access(at))
     }
 
-    /// Makes an access, if the grant holds. It must not panic, nor take longer than a revoker may wait.
+    /// Makes an access, if the grant holds. The access must not panic, nor take longer than a revoker may wait.
     #[inline(always)]
     fn announced<R>(&mut self, checked: Checked<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(checked.grant.entry)).ok_or(DirectError::Stale)?;
@@ -182,7 +184,7 @@ impl DirectPath {
         result
     }
 
-    /// An access of one segment that is long, or that the kernel makes.
+    /// Makes an access of one segment that is long, or that the kernel makes.
     #[inline(never)]
     fn far(&mut self, checked: Checked<'_>, direction: Direction, local: Segment) -> Result<(), DirectError> {
         let Memory::Cma(cma, first) = &checked.grant.memory else {
@@ -199,7 +201,7 @@ impl DirectPath {
         copied.map_err(refused)
     }
 
-    /// A long access, or one of several segments.
+    /// Makes a long access, or one of several segments.
     #[inline(never)]
     fn in_pieces(&mut self, checked: Checked<'_>, direction: Direction, local: &Segments) -> Result<(), DirectError> {
         let grant = checked.grant;
@@ -231,7 +233,8 @@ impl DirectPath {
     }
 }
 
-/// What it means that the kernel did not copy. What it refuses the target executes, once it is asked anew.
+/// Converts the kernel's failure to copy. An access that the kernel refuses is `Stale`: the target executes it, after the
+/// initiator has asked again.
 #[cold]
 const fn refused(why: NoCopy) -> DirectError {
     match why {
@@ -240,7 +243,7 @@ const fn refused(why: NoCopy) -> DirectError {
     }
 }
 
-/// Copies `len` bytes of an announced access, from `done` on.
+/// Copies `len` bytes of an announced access, starting at `done`.
 fn piece(
     checked: Checked<'_>,
     direction: Direction,
@@ -273,7 +276,7 @@ fn piece(
 /// Moves bytes to a peer's region.
 ///
 /// # Safety
-/// `to` lies in a mapping, writable, has room for the bytes, and does not overlap them.
+/// `to` lies in a writable mapping, has room for the bytes, and does not overlap them.
 #[inline]
 unsafe fn store(to: *mut u8, from: Segment) {
     match from.len() {
@@ -289,7 +292,7 @@ unsafe fn store(to: *mut u8, from: Segment) {
 /// Moves bytes from a peer's region.
 ///
 /// # Safety
-/// `from` lies in a mapping, has as many bytes as `into` is long, and does not overlap it.
+/// `from` lies in a mapping, has as many bytes as `into`, and does not overlap it.
 #[inline]
 unsafe fn load(from: *const u8, into: Segment) {
     match into.len() {
@@ -302,26 +305,26 @@ unsafe fn load(from: *const u8, into: Segment) {
     }
 }
 
-/// One move, so that nobody sees half of it.
+/// Stores a word in one move, so that half of it is never seen.
 ///
 /// # Safety
-/// As [`store`]; `from` is as long as a `T`, `to` aligned for one.
+/// As for [`store`]; `from` is as long as a `T`, and `to` is aligned for a `T`.
 #[inline]
 unsafe fn store_word<T: FromBytes + Copy>(to: *mut u8, from: Segment) {
-    // SAFETY: the segment was lent for reading, and is as long.
+    // SAFETY: the segment was lent for reading, and is as long as a `T`.
     let value = unsafe { from.as_ptr().cast::<T>().read_unaligned() };
     // SAFETY: as the caller promised.
     unsafe { to.cast::<T>().write_volatile(value) };
 }
 
-/// One move, so that half of it is never seen.
+/// Loads a word in one move, so that half of it is never seen.
 ///
 /// # Safety
-/// As [`load`]; `into` is as long as a `T`, `from` aligned for one.
+/// As for [`load`]; `into` is as long as a `T`, and `from` is aligned for a `T`.
 #[inline]
 unsafe fn load_word<T: FromBytes + Copy>(from: *const u8, into: Segment) {
     // SAFETY: as the caller promised.
     let value = unsafe { from.cast::<T>().read_volatile() };
-    // SAFETY: the segment was lent for writing, and is as long.
+    // SAFETY: the segment was lent for writing, and is as long as a `T`.
     unsafe { into.as_ptr().cast::<T>().write_unaligned(value) };
 }

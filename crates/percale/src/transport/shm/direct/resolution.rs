@@ -1,4 +1,4 @@
-//! How a region is reached, as its owner answers.
+//! The target's answer about how a region is reached.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -6,17 +6,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::ENTRIES;
 use crate::memory::region::Access;
 
-/// What the owner says.
+/// How a region is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Status {
-    /// It lies in an arena that was given to the peer.
+    /// The region lies in an arena that was given to the peer.
     Mapped = 1,
-    /// It lies at an address, for the kernel to copy.
+    /// The region lies at an address, and the kernel copies.
     Cma = 2,
-    /// The owner makes each access itself.
+    /// The owner executes each access itself.
     Executed = 3,
-    /// It has no region with this key.
+    /// The owner has no region with this key.
     NoKey = 4,
 }
 
@@ -25,19 +25,19 @@ pub(super) enum Status {
 #[repr(C)]
 pub(super) struct Resolution {
     pub(super) status: u8,
-    /// What the peer may do: 1 read, 2 write, 4 change by atomics, 8 fetch by atomics.
+    /// The peer's rights: 1 read, 2 write, 4 change by atomics, 8 fetch by atomics.
     pub(super) rights: u8,
-    /// 1 if the owner counts what is written, and must be told of it.
+    /// 1 if the owner counts writes, and has to be notified of each.
     pub(super) notify: u8,
     pub(super) reserved: u8,
-    /// The grant's place in the key page, and the region's generation, which stands there while the grant holds. Notices of accesses
-    /// return it.
+    /// The grant's entry in the key page, and the region's generation, which the entry contains while the grant holds.
+    /// Notifications of accesses carry the generation.
     pub(super) entry: U32,
     pub(super) generation: U64,
-    /// How the first byte is named.
+    /// The address by which accesses name the first byte.
     pub(super) base: U64,
     pub(super) len: U64,
-    /// The first byte: its offset in the arena, or its address.
+    /// The location of the first byte: its offset in the arena, or its address.
     pub(super) place: U64,
     pub(super) arena: U32,
     /// The number under which the key page was given.
@@ -51,10 +51,10 @@ impl Resolution {
         Self { status: status as u8, ..Self::default() }
     }
 
-    /// The status, if everything in the answer is as an owner says it.
+    /// Returns the status, if the answer is well-formed.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the answer is malformed.
     pub(super) fn check(&self) -> Result<Status, &'static str> {
         let status = match self.status {
             1 => Status::Mapped,
@@ -75,7 +75,7 @@ impl Resolution {
         Ok(status)
     }
 
-    /// What may be done.
+    /// Returns the peer's rights.
     pub(super) fn access(&self) -> Access {
         let mut access = Access::empty();
         access.set(Access::REMOTE_READ, self.rights & 1 != 0);
@@ -85,7 +85,7 @@ impl Resolution {
         access
     }
 
-    /// The remote rights of a region, as they travel.
+    /// Returns the remote rights of a region as they are sent.
     pub(super) fn rights_of(access: Access) -> u8 {
         let bits = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE_FETCH];
         (0..).zip(bits).map(|(shift, bit)| u8::from(access.contains(bit)) << shift).sum()

@@ -19,15 +19,15 @@ use crate::transport::shm::sender::SendError;
 use crate::transport::shm::transfer::{Arenas, Sharing};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Where memory is to be found: how, offset or address, arena.
+/// The location of memory: status, offset or address, arena.
 type Place = (Status, u64, u32);
 
 /// The target's side of direct access: answers requests for grants.
 #[derive(Debug, Default)]
 pub(super) struct Target {
-    /// Questions that were not answered yet: number and key.
+    /// Requests that have not been answered yet: number and key.
     pub(super) owed: VecDeque<(u32, u64)>,
-    /// A long access of the peer's that we help with.
+    /// A long access of the peer that this side helps with.
     pub(super) help: Option<Help>,
     pub(super) grantee: Option<Arc<ShmGrantee>>,
 }
@@ -41,7 +41,7 @@ impl Drop for Target {
 }
 
 impl Target {
-    /// Answers as many questions as there is room for. Whether any was.
+    /// Answers as many requests as there is room for. Returns whether any was answered.
     pub(super) fn answer(
         &mut self,
         keys: Option<&Keys>,
@@ -60,7 +60,7 @@ impl Target {
             let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
             match Segments::lend(resolution.as_bytes(), |payload| link.sender.send(&head, payload, false)) {
                 Ok(()) => {}
-                // The region is granted meanwhile, and will be found so.
+                // The region stays granted, and the next attempt finds the grant.
                 Err(SendError::Refused(Refused::Full)) => return Ok(any),
                 Err(error) => return Err(error),
             }
@@ -102,7 +102,7 @@ impl Target {
         }
     }
 
-    /// The record of the peer, made when it is first needed; the peer has its page.
+    /// Returns the record of the peer, which is created when it is first needed, once the peer has its page.
     fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,
@@ -118,10 +118,10 @@ impl Target {
     }
 }
 
-/// How a peer can find a region's memory.
+/// Returns how a peer can reach a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
     if region.device().is_some() {
-        return None; // Its driver copies, here.
+        return None; // The device's driver copies, in this process.
     }
     let writable = region.rights().changes();
     if let Some(located) = region.located() {

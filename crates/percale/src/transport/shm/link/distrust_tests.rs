@@ -1,4 +1,5 @@
-//! A link believes nothing: what the set-up hands over, what stands in the pair's memory, who writes there meanwhile.
+//! A link trusts nothing: neither what the setup hands over, nor the content of the pair's memory, nor that it stays
+//! unchanged.
 
 use std::os::fd::AsFd;
 
@@ -33,7 +34,7 @@ fn con_008_what_was_mapped_while_the_two_met_is_not_mapped_again() {
     let [mut one, mut two] = parts(false);
     for parts in [&mut one, &mut two] {
         parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());
-        // Nothing can be mapped by these any more, as if the process were at its limit.
+        // These descriptors can no longer be mapped, as if the process were at its limit.
         let nothing = || std::fs::File::open("/dev/null").unwrap().into();
         (parts.pair, parts.peer_bell) = (nothing(), nothing());
     }
@@ -58,7 +59,7 @@ fn arbitrary_pair_memory_harms_nobody() {
     }
 }
 
-/// Somebody scribbles all over the pair while messages go both ways.
+/// A thread writes arbitrary bytes all over the pair while messages go both ways.
 #[test]
 fn scribbling_while_messages_move_breaks_only_the_link() {
     for seed in 0..40u64 {
@@ -98,10 +99,10 @@ fn scribbling_while_messages_move_breaks_only_the_link() {
                     round += 1;
                     let dice = pattern(round, 12);
                     let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
-                    // Mostly where it hurts: the control page and the first rings.
+                    // Mostly where it does harm: the control page and the first rings.
                     let at = word % if dice[4].is_multiple_of(8) { PAIR_BYTES - 8 } else { 20 << 10 };
                     for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
-                        // SAFETY: within the mapping; links expect others to write it.
+                        // SAFETY: within the mapping; links expect that others write to it.
                         unsafe { scribble.as_ptr().wrapping_add(at + index).write_volatile(*byte) };
                     }
                     std::thread::yield_now();
@@ -115,12 +116,12 @@ fn scribbling_while_messages_move_breaks_only_the_link() {
     }
 }
 
-/// An engine that believes nothing.
+/// An engine that trusts nothing.
 #[derive(Default)]
 struct Scribbled {
     offers: Vec<(Head, Offer)>,
     requests: Vec<(Head, Vec<u8>)>,
-    /// Buffers are kept to the end: nobody says reliably when a transfer is over.
+    /// Buffers are kept to the end: there is no reliable report of a transfer's end.
     kept: Vec<Memory>,
 }
 

@@ -1,12 +1,12 @@
-//! What ends a transfer, and when the memory of one that was broken off is its owner's again.
+//! The ends of transfers, and the time when the memory of an aborted one belongs to its owner again.
 
 use super::*;
 use crate::transport::shm::residue::Release;
 
-/// Bytes of a transfer: several dozen chunks.
+/// The length of a transfer in bytes: several dozen chunks.
 const LEN: usize = 4 << 20;
 
-/// Offers `source` of side 0 to side 1, which has the offer.
+/// Offers `source` from side 0 to side 1, which receives the offer.
 fn offered(both: &mut [Peer; 2], source: &mut Memory) -> (Head, Offer) {
     let from = source.segments();
     let mut offer = Offer {
@@ -23,7 +23,7 @@ fn offered(both: &mut [Peer; 2], source: &mut Memory) -> (Head, Offer) {
     both[1].seen.offers.remove(0)
 }
 
-/// Side 1 pulls from side 0, which has begun to push.
+/// Side 1 pulls from side 0, which has started to push.
 fn under_way(both: &mut [Peer; 2], source: &mut Memory, target: &mut Memory) {
     let (head, offer) = offered(both, source);
     both[1].link.pull(head.id, &offer, &target.lease(), 7).unwrap();
@@ -32,7 +32,7 @@ fn under_way(both: &mut [Peer; 2], source: &mut Memory, target: &mut Memory) {
     both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
 }
 
-/// As if side 0 had been stopped when it had claimed a chunk and was about to copy it.
+/// Simulates that side 0 was stopped after it had claimed a chunk, before it copied the chunk.
 fn stopped(both: &[Peer; 2]) {
     let slot = both[0].link.pair.slot(1, 0).unwrap();
     slot.claimed.fetch_add(1 << 32, Ordering::SeqCst);
@@ -55,7 +55,7 @@ fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
         assert_eq!(residue.release(), None);
         drop(b);
         assert_eq!(residue.release(), None);
-        // It goes on, and finds that the connection is over.
+        // The pusher continues, and finds that the connection has ended.
         a.link.connection_end().set("closed");
         while a.link.poll(9, &mut a.seen).is_ok() {}
         assert_eq!(residue.release(), Some(Release::LetGo));
@@ -148,7 +148,7 @@ fn a_pull_that_begins_after_the_peer_has_gone_ends() {
         let (head, offer) = offered(&mut both, &mut source);
         let [mut a, mut b] = both;
         if rounds == 1 {
-            // Nobody ever reads the request.
+            // The request is never read.
             b.link.pull(head.id, &offer, &target.lease(), 7).unwrap();
         }
         let bye = Head { kind: Kind::Bye, ..Head::default() };
@@ -163,7 +163,7 @@ fn a_pull_that_begins_after_the_peer_has_gone_ends() {
     }
 }
 
-/// Whom the kernel refuses to copy from some moment on.
+/// The sides for which the kernel refuses to copy from some moment on.
 const FORBIDDEN: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
 
 #[test]

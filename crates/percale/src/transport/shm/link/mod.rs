@@ -1,4 +1,4 @@
-//! One end of a shared-memory connection. What arrives is in `receive`.
+//! One end of a shared-memory connection. The receiving part is in `receive`.
 
 mod receive;
 #[cfg(all(test, not(loom)))]
@@ -28,18 +28,19 @@ use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Payloads longer than this are better offered than sent.
+/// Payloads longer than this are offered instead of sent.
 const EAGER_MAX: usize = 8192;
-/// How long a link that breaks waits for copies that the peer has under way.
+/// How long a breaking link waits for copies that the peer has in progress.
 const QUIESCE: Duration = Duration::from_millis(20);
 
 /// One end of a connection over shared memory.
 ///
-/// Its endpoint polls *hot* links; a link that was silent for long can be made *cold* ([`set_cold`](Self::set_cold)):
-/// then the peer rings the endpoint's bell for each frame (or batch), and the endpoint polls the link when it did.
+/// The endpoint polls *hot* links. A link that was silent for long can be made *cold* ([`set_cold`](Self::set_cold)): then
+/// the peer rings the endpoint's bell for each frame (or batch), and the endpoint polls the link when its bit was rung.
 #[derive(Debug)]
 pub struct ShmLink {
-    // First what points into the pair's memory, which the link, the sender and the transfers hold together.
+    // Fields that point into the pair's memory come first, so that they are dropped first; the link, the sender and the
+    // transfers share that memory.
     rx: Consumer,
     sender: Sender,
     transfers: Transfers,
@@ -48,7 +49,7 @@ pub struct ShmLink {
     side: usize,
     rx_grown: bool,
     cold: bool,
-    /// The last look found nothing: what comes next probably comes alone.
+    /// The last check found nothing: the next frame probably comes alone.
     waited: bool,
     broken: Option<Broken>,
     end: Arc<ConnectionEnd>,
@@ -57,10 +58,10 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// Makes our end of a link.
+    /// Creates this side's end of a link.
     ///
     /// # Errors
-    /// If what the peer handed over is not what it should be.
+    /// If what the peer handed over is not valid.
     pub fn new(parts: Parts) -> Result<Self, SetUpError> {
         if parts.side > 1 {
             return Err(SetUpError::Side(parts.side));
@@ -103,33 +104,33 @@ impl ShmLink {
         })
     }
 
-    /// Where the peer ran when it last waited among others. It may say what it likes.
+    /// Returns the processor on which the peer last reported to run. The peer may report any value.
     pub(crate) fn peer_processor(&self) -> Option<u32> {
         self.sender.peer_processor()
     }
 
-    /// What was sent comes one at a time: the peer may sleep without a barrier again.
+    /// Ends streaming, because frames are sent one at a time: the peer may sleep without a barrier again.
     pub(crate) fn end_stream(&mut self) {
         self.sender.end_stream();
     }
 
-    /// By which the thread that watches the connection reports its end.
+    /// Returns the handle with which the thread that watches the connection reports its end.
     #[must_use]
     pub fn connection_end(&self) -> Arc<ConnectionEnd> {
         Arc::clone(&self.end)
     }
 
-    /// Why CMA is not used, if it is not.
+    /// Returns the reason why CMA is not used, if it is not.
     #[must_use]
     pub fn cma_reason(&self) -> Option<&str> {
         self.cma.as_ref().err().map(String::as_str)
     }
 
-    /// Sends a frame that is no offer, with a payload in one piece. Always inlined: what the caller knows of the head is then not
-    /// asked for again.
+    /// Sends a frame that is not an offer, with a payload in one piece. Always inlined, so that what the caller knows of
+    /// the head is not checked again.
     ///
     /// # Errors
-    /// As `Link::send`.
+    /// As for `Link::send`.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), Refused> {
         if self.broken.is_some() {
@@ -138,7 +139,7 @@ impl ShmLink {
         self.sender.send_one(head, payload, more).map_err(|error| self.send_error(error))
     }
 
-    /// How large messages move, and why.
+    /// Describes how large messages are moved, and why.
     #[must_use]
     pub fn describe(&self) -> String {
         let mapped = "memory that percale allocated: both sides copy through mappings";
@@ -148,8 +149,8 @@ impl ShmLink {
         }
     }
 
-    /// Makes the link cold: from now on the peer rings. False if it stays hot, since something has arrived or is under
-    /// way.
+    /// Makes the link cold: from now on the peer rings the bell. Returns false if the link stays hot, because something
+    /// has arrived or is in progress.
     pub fn set_cold(&mut self) -> bool {
         if self.cold {
             return true;
@@ -176,20 +177,21 @@ impl ShmLink {
         self.pair.direction(1 - self.side).consumer.cold.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the link is cold: it need not be polled until its bit is rung.
+    /// Returns whether the link is cold: it need not be polled until its bit is rung.
     #[must_use]
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
 
-    /// To be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last look before sleeping. True if the peer publishes
-    /// without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed before that look.
+    /// Must be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last check before sleeping.
+    /// Returns true if the peer publishes without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed
+    /// before that check.
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
         self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
     }
 
-    /// Whether a poll would find nothing to do: the price of looking at an idle peer is this.
+    /// Returns whether a poll would find nothing to do. For an idle peer this check is the whole cost of a poll.
     #[must_use]
     #[inline]
     pub fn is_quiet(&mut self) -> bool {
@@ -204,8 +206,8 @@ impl ShmLink {
             && self.sender.rests()
     }
 
-    /// The link is over. Copies into our memory that the peer has under way are waited for, a little; then they are
-    /// [left](Self::residue).
+    /// Ends the link. Waits a short time for copies into our memory that the peer has in progress, then [leaves
+    /// them](Self::residue).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
         if self.broken.is_none() {
@@ -217,7 +219,7 @@ impl ShmLink {
 
     fn quiesce(&mut self) {
         if !self.pair.is_here() {
-            return; // Neither the pair nor what it copies is here.
+            return; // Neither the pair nor the copied memory exists in this process.
         }
         self.stop();
         self.transfers.let_go();
@@ -240,7 +242,8 @@ impl ShmLink {
         }
     }
 
-    /// What is left of a link that is about to be dropped: `None` if the peer can have no copy into our memory under way.
+    /// Returns the remains of a link that is about to be dropped; `None` if the peer can have no copy into our memory in
+    /// progress.
     pub(crate) fn residue(&mut self) -> Option<Residue> {
         self.break_with(Broken::Closed);
         if !self.pair.is_here() {
@@ -252,7 +255,7 @@ impl ShmLink {
         residue.release().is_none().then_some(residue)
     }
 
-    /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
+    /// Returns whether the peer still copies for a long access of this side. The end of the access is no longer reported.
     fn has_assisted(&mut self) -> bool {
         self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
     }
@@ -291,20 +294,20 @@ impl ShmLink {
         sent.map_err(|error| self.send_error(error))
     }
 
-    /// What this side was granted of the peer's regions.
+    /// Returns the initiator's side: what it was granted of the peer's regions.
     #[inline]
     pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
         self.direct.initiator()
     }
 
-    /// Its direct accesses, and what of the link they need.
+    /// Returns the link's direct accesses, and the parts of the link that they need.
     pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
         let (pair, side, end) = (&self.pair, self.side, &self.end);
         let ((cma, arenas), sender) = (self.transfers.reach(), &mut self.sender);
         (&mut self.direct, Side { pair, side, end, cma, arenas, sender })
     }
 
-    /// What is known of a key; asks the peer, if nothing is.
+    /// Looks up a key, and asks the peer if nothing is known of it.
     pub(super) fn ask(&mut self, key: u64) -> Lookup {
         if self.broken.is_some() {
             return Lookup::Unknown;
@@ -316,14 +319,14 @@ impl ShmLink {
         })
     }
 
-    /// Answers what the peer asked about keys.
+    /// Answers the peer's requests about keys.
     #[cold]
     fn answer(&mut self) -> Result<bool, Broken> {
         let (direct, side) = self.direct();
         direct.answer(side).map_err(|error| self.transfer_error(TransferError::Send(error)))
     }
 
-    /// Goes on with long accesses, the peer's and ours. Whether anything happened.
+    /// Continues long accesses, the peer's and ours. Returns whether anything happened.
     #[cold]
     fn go_on(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
         let helped = self.direct.help(&self.pair, self.side);
@@ -337,18 +340,18 @@ impl ShmLink {
         true
     }
 
-    /// Whether the connection has ended, as far as its watcher has reported.
+    /// Returns whether the watcher has reported the end of the connection.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.end.is_set()
     }
 
-    /// Whether a long access has yet to end, so that no other may begin.
+    /// Returns whether a long access has yet to end, so that no other may begin.
     pub(crate) const fn is_assisted(&self) -> bool {
         self.direct.is_assisted()
     }
 
-    /// Goes on with transfers. Whether any did.
+    /// Continues transfers. Returns whether any made progress.
     #[inline(never)]
     fn step(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let stepped = self.transfers.step(&mut self.sender, me, sink);
@@ -372,7 +375,7 @@ impl Link for ShmLink {
         false
     }
 
-    // The commonest frames go by `send_plain`, inlined.
+    // The most frequent frames use `send_plain`, which is inlined.
     #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         use Kind::{CollectiveOffer, MessageOffer, ReadOffer, TaggedOffer, WriteOffer};
@@ -385,15 +388,15 @@ impl Link for ShmLink {
         self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
     }
 
-    // Out of line: whoever polls looks first whether the link is quiet.
+    // Out of line: callers check first whether the link is quiet.
     #[inline(never)]
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        // Asked for first: whatever the peer sent before is then seen below.
+        // Read first, so that everything that the peer sent before the end is seen below.
         let ended = self.end.is_set();
-        // That is taken in any case: there is no more than the ring holds.
+        // After the end, frames are taken in any case: there are no more of them than the ring holds.
         let mut moved = (ended || sink.takes(me)) && self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
             moved |= self.answer()? | self.go_on(me, sink);

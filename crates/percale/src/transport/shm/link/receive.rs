@@ -1,4 +1,4 @@
-//! What arrives on a link.
+//! The receiving part of a link.
 
 #![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
 
@@ -10,24 +10,24 @@ use crate::memory::volatile::View;
 use crate::transport::{Broken, Connection, Sink};
 use crate::wire::head::{Head, Kind};
 
-/// Frames that one poll takes at most, so that other links get their turn.
+/// The number of frames that one poll takes at most, so that other links get their turn.
 const BATCH: u32 = 16;
 
-/// What a [glance](ShmLink::glance) at a ring found.
+/// The result of a [glance](ShmLink::glance) at a ring.
 pub(crate) enum Glance {
     /// Nothing has arrived.
     Nothing,
     /// A message.
     Message(Message),
-    /// What only a [poll](crate::transport::Link::poll) deals with.
+    /// Something that only a [poll](crate::transport::Link::poll) handles.
     More,
 }
 
-/// A message that stands next in a ring. Its place and length were checked.
+/// The next message in a ring. Its position and length were checked.
 pub(crate) struct Message {
     head: Head,
     payload: *const u8,
-    /// More of it, if its payload is not in its line.
+    /// The rest of the description, if the payload is not in the message's line.
     long: Option<Arrival>,
 }
 
@@ -38,19 +38,19 @@ impl Message {
     }
 }
 
-/// What stands next.
+/// The next frame in a ring.
 enum Found {
     Message(Message),
-    /// What is not simply a message.
+    /// A frame that is not a plain message.
     Other,
-    /// A message that is not all there yet.
+    /// A message that has not arrived completely.
     Beginning,
-    /// No message, for this reason.
+    /// The frame is invalid, for this reason.
     Broken(&'static str),
 }
 
 impl ShmLink {
-    /// A frame that is not simply the sink's.
+    /// Handles a frame that is not simply passed to the sink.
     fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
         match arrival.head.kind {
             Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
@@ -92,7 +92,7 @@ impl ShmLink {
         }
     }
 
-    /// The message that stands next, if that is one with no more besides than remote data.
+    /// Returns the next frame, if it is a message with nothing more than remote data besides.
     #[inline(always)]
     fn message(&mut self, mark: Mark) -> Found {
         let Some(head) = self.rx.peek_message(mark) else { return Found::Other };
@@ -106,15 +106,15 @@ impl ShmLink {
         }
     }
 
-    /// The payload of a message, until that is gone past.
+    /// Returns the payload of a message, which is valid until the message is consumed.
     #[inline(always)]
     pub(crate) fn payload(&self, message: &Message) -> View<'_> {
-        // SAFETY: that many bytes lie there, as was checked, in the pair's memory or in the scratch memory, both of which stay
-        // as long as the link. (Of a message that was gone past they are whatever came since.)
+        // SAFETY: that many bytes lie there, as was checked, in the pair's memory or in the scratch memory, both of
+        // which stay as long as the link. (After the message was consumed they are whatever was written since.)
         unsafe { View::new(message.payload, message.head.len as usize) }
     }
 
-    /// Goes past the message that stands next.
+    /// Consumes the next message.
     #[inline(always)]
     fn go_past(&mut self, message: &Message) {
         let published = match &message.long {
@@ -126,7 +126,7 @@ impl ShmLink {
         }
     }
 
-    /// Looks at the ring only, for the message that stands next. It stays there until it is [taken](Self::take).
+    /// Checks only the ring for the next message, which stays there until it is [taken](Self::take).
     #[inline(always)]
     pub(crate) fn glance(&mut self) -> Glance {
         let Some(mark) = self.rx.next() else {
@@ -142,8 +142,8 @@ impl ShmLink {
         }
     }
 
-    /// The message that a glance found has been dealt with. Whether others may be there; otherwise it came alone, and what comes
-    /// next is probably yet to come.
+    /// Consumes the message that was found by [`glance`](Self::glance), after it was handled. Returns whether others may
+    /// be there; otherwise it came alone, and the next one has probably not been sent yet.
     #[inline(always)]
     pub(crate) fn take(&mut self, message: &Message) -> bool {
         self.go_past(message);
@@ -155,12 +155,12 @@ impl ShmLink {
         true
     }
 
-    /// Gives what has arrived to `sink`. Whether there was anything.
+    /// Passes what has arrived to `sink`. Returns whether there was anything.
     #[inline]
     pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
-        // Of single messages, the line behind them is not looked at before they are answered: that would fetch it from the
-        // sender, which is about to write it.
+        // In an exchange of single messages, the line behind a message is not read before the message is answered:
+        // that would fetch the line from the sender, which is about to write it.
         let most = if std::mem::take(&mut self.waited) { 1 } else { BATCH };
         while count < most
             && let Some(mark) = self.rx.next()
@@ -173,7 +173,7 @@ impl ShmLink {
                     }
                     count += 1;
                     if self.broken.is_some() {
-                        break; // It was a goodbye.
+                        break; // The frame was a `Bye`.
                     }
                     continue;
                 }
@@ -183,8 +183,8 @@ impl ShmLink {
             sink.frame(me, &message.head, self.payload(&message));
             self.go_past(&message);
             if count > 0 && message.long.is_none() {
-                // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
-                // single messages: the next line is then about to be written.)
+                // The messages come in a stream: fetch the next ones while this one is handled. (Not in an
+                // exchange of single messages: the next line is then about to be written.)
                 self.rx.prefetch();
             }
             count += 1;
@@ -198,7 +198,7 @@ impl ShmLink {
         self.break_with(Broken::Protocol(why.to_owned()))
     }
 
-    /// Gives a frame of any kind to `sink`. False if it is not all there.
+    /// Handles a frame of any kind. Returns false if it has not arrived completely.
     #[inline(never)]
     fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
@@ -217,7 +217,7 @@ impl ShmLink {
         self.consume(&arrival);
         if arrival.head.kind == Kind::Bye {
             if !self.transfers.is_empty() {
-                self.step(me, sink)?; // What the peer has all of is told before the end.
+                self.step(me, sink)?; // Transfers that the peer has completed are reported before the end.
             }
             self.break_with(Broken::Closed);
         }

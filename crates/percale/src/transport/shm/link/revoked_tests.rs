@@ -1,22 +1,22 @@
-//! Memory that is revoked while a transfer is under way, and what the peer learns of where it lies.
+//! Memory that is revoked while a transfer is in progress, and what the peer learns of its location.
 
 use super::*;
 use crate::transport::testing::Revocable;
 
-/// Bytes of a transfer: several dozen chunks or frames.
+/// The length of a transfer in bytes: several dozen chunks or frames.
 const LEN: usize = 4 << 20;
 
-/// How the bytes move: the end that cannot be revoked lies in an arena, or on the heap and the kernel copies or not.
+/// How the bytes move: the end that cannot be revoked lies in an arena, or on the heap, where the kernel copies or not.
 const WAYS: [(Kept, bool); 3] = [(Kept::Arena, false), (Kept::Heap, true), (Kept::Heap, false)];
 
-/// Side 1 pulls `LEN` bytes of operation 3 into `into` and side 0 has its request.
+/// Side 1 pulls `LEN` bytes of operation 3 into `into`, and side 0 receives the request.
 fn pull(both: &mut [Peer; 2], offer: &Offer, into: &Lease, token: u32) -> (Head, Vec<u8>) {
     both[1].link.pull(3, offer, into, token).unwrap();
     run(both, |both| !both[0].seen.requests.is_empty());
     both[0].seen.requests.remove(0)
 }
 
-/// What is offered of memory that can be read from outside, and of memory that cannot.
+/// Returns the offer of memory that can be read from outside, or of memory that cannot.
 fn offer(both: &mut [Peer; 2], memory: Option<&mut Memory>) -> Offer {
     let mut offer = Offer { len: (LEN as u64).into(), ..Offer::default() };
     if let Some(memory) = memory {
@@ -28,14 +28,14 @@ fn offer(both: &mut [Peer; 2], memory: Option<&mut Memory>) -> Offer {
     offer
 }
 
-/// A poll of each.
+/// Polls each side once.
 fn turn(both: &mut [Peer; 2]) {
     for peer in both {
         peer.link.poll(9, &mut peer.seen).unwrap();
     }
 }
 
-/// What the transfer's two ends are told, once both are.
+/// Returns the results that the transfer's two ends report, once both have.
 fn ended(both: &mut [Peer; 2]) -> (Result<u64, PullError>, Result<(), PullError>) {
     run(both, |both| !both[1].seen.pulled.is_empty() && !both[0].seen.pushed.is_empty());
     let (pulled, pushed) = (both[1].seen.pulled.remove(0), both[0].seen.pushed.remove(0));
@@ -51,7 +51,7 @@ fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
         for rounds in [0, 1, 3] {
             let mut source = Memory::new(LEN, kept);
             View::of(&vec![7; LEN]).copy_into(&source.segments(), 0);
-            // In an arena, so that there would be a way for the pusher.
+            // In an arena, so that the pusher could reach it.
             let mut target = Memory::new(LEN, Kept::Arena);
             let revocable = Revocable::new(target.segments());
             let offer = offer(&mut both, Some(&mut source));
@@ -86,7 +86,7 @@ fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
         both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
         revocable.revoke();
         let [mut a, mut b] = both;
-        b.link.poll(9, &mut b.seen).unwrap(); // It says why it stops.
+        b.link.poll(9, &mut b.seen).unwrap(); // It writes why it stops.
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.link.residue().is_none(), "nobody else writes there");
@@ -119,7 +119,7 @@ fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() 
             if rounds.is_some() {
                 revocable.revoke();
             }
-            // Whoever reads it from now on sees what it is used for next.
+            // A side that reads the memory from now on sees its next use.
             View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
             assert_eq!(ended(&mut both), (Err(PullError::Gone), Err(PullError::Revoked)), "after {rounds:?} rounds");
             let arrived = target.segments().to_vec();
@@ -166,8 +166,8 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
     both[1].link.connection_end().set("over");
 }
 
-/// The owner's thread revokes at any moment, waits, and uses the memory again: nobody else writes it then, and nothing
-/// that it holds then is seen by the peer.
+/// The owner's thread revokes at any moment, waits, and uses the memory again: the other side then does not write to it, and
+/// the peer sees nothing of its new content.
 #[test]
 fn mr_069_what_was_revoked_belongs_to_its_owner_at_once() {
     for (kept, cma) in WAYS {

@@ -1,4 +1,4 @@
-//! Two links of one process, each with its thread.
+//! Two links in one process, each with its own thread.
 
 #![expect(unsafe_code, reason = "lends buffers and maps arenas; each block states its own reason")]
 
@@ -42,7 +42,7 @@ struct Seen {
     pushed: Vec<(u32, Result<(), PullError>)>,
 }
 
-/// What memory the large ones are sent from and to.
+/// The memory that large messages are sent from and received into.
 #[derive(Clone, Copy, PartialEq)]
 struct How {
     source: Kept,
@@ -105,14 +105,15 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A size that is as likely small as large.
+/// Returns a size that is as likely small as large.
 fn size(seed: u64, max: usize) -> usize {
     let bits = pattern(seed, 9);
     let word = u64::from_le_bytes(bits[..8].try_into().unwrap()) as usize;
     (word % (1 << (usize::from(bits[8]) % 21))).min(max)
 }
 
-/// The word by which a peer in this process is known, and where it is: in a page of its own, as a meeting makes it.
+/// Returns the word by which a peer in this process is known, and its address: in a page of its own, as during connection
+/// setup.
 fn nonce() -> (u64, u64) {
     const VALUE: u64 = 0x1234_5678_9ABC_DEF0;
     static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
@@ -215,7 +216,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// One message of whatever length; `Full` says to try again.
+    /// Sends one message of any length; after `Full` the caller tries again.
     fn send(&mut self, tag: u64, bytes: &[u8], more: bool) -> Result<(), Refused> {
         if bytes.len() <= self.link.frame_limit() {
             let mut bytes = bytes.to_vec();
@@ -252,7 +253,8 @@ impl Peer {
     }
 }
 
-/// Both sides send `count` messages of random sizes and check what they get. Large and small may overtake each other.
+/// Both sides send `count` messages of random sizes and check what they receive. Large and small messages may overtake each
+/// other.
 fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
     std::thread::scope(|scope| {
         let threads = peers.each_mut().map(|peer| {
@@ -317,7 +319,7 @@ fn small_messages_stream_through_growing_rings_and_sleepers() {
     exchange(peers(true, HEAP), 20_000, 3000);
 }
 
-/// Each time that a sender is refused counts, though what it sends once there is room again goes at once.
+/// Each refusal of a sender counts, although its frames are sent at once when there is room again.
 #[test]
 fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
     let [mut a, mut b] = peers(false, HEAP);
@@ -344,7 +346,7 @@ fn a_sleeping_receiver_misses_nothing() {
         scope.spawn(move || {
             let mut sent = 0;
             while sent < COUNT {
-                // Bursts, so that it streams at times, and silence.
+                // Bursts, so that the sender streams at times, and silence.
                 if a.send(sent, &sent.to_le_bytes(), sent % 5 == 1).is_ok() {
                     sent += 1;
                     if sent % 3000 == 0 {
@@ -419,7 +421,7 @@ fn what_was_sent_before_death_or_goodbye_arrives_first() {
     assert_eq!(b.poll(), Err(Broken::Closed));
 }
 
-/// Polls both in turn until `done`.
+/// Polls both sides in turn until `done` returns true.
 fn run(peers: &mut [Peer; 2], mut done: impl FnMut(&mut [Peer; 2]) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done(peers) {
@@ -435,7 +437,7 @@ fn unreadable_memory_is_an_error_on_both_sides_and_the_link_goes_on() {
     let mut both = peers(true, HEAP);
     // Nothing is mapped at the first page; the lengths make one side or both copy.
     for (round, len) in [100_000u64, 4 << 20].into_iter().enumerate() {
-        // SAFETY: nobody follows these but the kernel, which refuses.
+        // SAFETY: only the kernel uses this address, and it refuses the copy.
         let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(64), len as usize) };
         let offer = Offer { len: len.into(), address: 64.into(), pieces: 1.into(), ..Offer::default() };
         let token = round as u32 + 1;
@@ -459,7 +461,7 @@ fn an_operation_that_is_gone_is_not_pulled() {
     let offer = Offer { len: 50_000.into(), address, pieces: 1.into(), ..Offer::default() };
     let mut target = Memory::new(50_000, Kept::Heap);
     both[1].link.pull(3, &offer, &target.lease(), 8).unwrap();
-    // Long enough for the puller to help itself.
+    // Long enough for the puller to start copying by itself.
     let start = Instant::now();
     run(&mut both, |_| start.elapsed() > Duration::from_millis(2));
     assert!(both[1].seen.pulled.is_empty(), "nobody said yet that the operation exists");
@@ -468,7 +470,7 @@ fn an_operation_that_is_gone_is_not_pulled() {
     run(&mut both, |both| !both[1].seen.pulled.is_empty());
     assert_eq!(both[1].seen.pulled, [(8, Err(PullError::Gone))]);
     assert!(both[0].seen.pushed.is_empty());
-    // A pull of nothing ends well on both sides.
+    // A pull of zero bytes succeeds on both sides.
     both[1].link.pull(4, &offer, &Lease::own(&Segments::EMPTY), 9).unwrap();
     run(&mut both, |both| !both[0].seen.requests.is_empty());
     let (head, request) = both[0].seen.requests.remove(0);

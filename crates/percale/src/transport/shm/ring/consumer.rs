@@ -12,14 +12,14 @@ const TAGGED: u8 = Kind::Tagged as u8;
 const MESSAGE: u8 = Kind::Message as u8;
 const COLLECTIVE: u8 = Kind::Collective as u8;
 
-/// The mark of a frame that has arrived, or has begun to. Made by [`Consumer::next`] alone.
+/// The mark of a frame that has arrived, completely or in part. Created by [`Consumer::next`] only.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Mark(u64);
 
 /// A frame at the head of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Arrival {
-    /// Its head.
+    /// The frame's head.
     pub(in crate::transport::shm) head: Head,
     payload: *const u8,
     lines: u64,
@@ -27,16 +27,17 @@ pub(in crate::transport::shm) struct Arrival {
 }
 
 impl Arrival {
-    /// Where its payload lies, `head.len` bytes, until it is consumed.
+    /// Returns the address of the payload, `head.len` bytes, which is valid until the frame is consumed.
     #[inline]
     pub(in crate::transport::shm) const fn payload(&self) -> *const u8 {
         self.payload
     }
 
-    /// The payload.
+    /// Returns the payload.
     ///
     /// # Safety
-    /// Only until the frame is consumed, and while the scratch memory that was given to `peek` stands.
+    /// The view must be used only until the frame is consumed, and while the scratch memory that was passed to `peek`
+    /// lives.
     #[inline]
     pub(in crate::transport::shm) unsafe fn view<'a>(&self) -> View<'a> {
         // SAFETY: `peek` checked the length against where the payload lies.
@@ -44,11 +45,11 @@ impl Arrival {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a ring.
 #[derive(Debug)]
 pub(in crate::transport::shm) struct Consumer {
     area: Area,
-    /// The next line to read, and how far to come before credits are due.
+    /// The next line to read, and the position at which credits are due.
     cursor: Cursor,
     lines_due: u64,
     bulk_at: u64,
@@ -56,27 +57,27 @@ pub(in crate::transport::shm) struct Consumer {
 }
 
 impl Consumer {
-    /// The receiving end of a ring whose memory was all zero before its producer began.
+    /// Creates the receiving end of a ring in memory that was zero before its producer began.
     pub(in crate::transport::shm) const fn new(area: Area) -> Self {
         let cursor = Cursor::new(&area);
         Self { cursor, lines_due: area.count() / 4, bulk_at: 0, bulk_published: 0, area }
     }
 
-    /// Whether a frame has arrived, or has begun to.
+    /// Returns whether no frame has arrived, not even in part.
     #[inline]
     pub(in crate::transport::shm) fn is_empty(&self) -> bool {
         self.cursor.line().mark.load(Ordering::Acquire) as u16 != self.cursor.lap
     }
 
-    /// The mark of the next frame, if that has arrived or has begun to.
+    /// Returns the mark of the next frame, if that has arrived completely or in part.
     #[inline]
     pub(in crate::transport::shm) fn next(&self) -> Option<Mark> {
         let mark = self.cursor.line().mark.load(Ordering::Acquire);
         (mark as u16 == self.cursor.lap).then_some(Mark(mark))
     }
 
-    /// The head of this mark's frame, if it is a message with no more besides than remote data: the commonest, without detours. (Those
-    /// of groups always have such data.)
+    /// Returns the head of the frame with this mark, if it is a message with nothing more than remote data besides: the
+    /// most frequent kind, on the shortest path. (Messages of groups always have remote data.)
     #[inline(always)]
     pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
@@ -90,14 +91,14 @@ impl Consumer {
             _ => return None,
         };
         let body = &self.cursor.line().body;
-        // SAFETY: the first or second of seven words; the peer may write them, so each is read once, here.
+        // SAFETY: the first or second of seven words; the peer may write to them, so each is read once, here.
         let word = |at| body.with(|body| unsafe { body.cast::<u64>().wrapping_add(at).read_volatile() });
         let tag = word(0);
         let data = if flags.is_empty() { 0 } else { word(1) };
         Some(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id: 0 })
     }
 
-    /// The payload of such a message if it lies in one line, where it stands until it is consumed.
+    /// Returns the payload of such a message if it lies in one line, where it stays until it is consumed.
     #[inline(always)]
     pub(in crate::transport::shm) fn short_payload(&self, head: &Head) -> Option<*const u8> {
         let extras = extras(head.flags);
@@ -105,10 +106,11 @@ impl Consumer {
         (head.len as usize <= FIRST - extras).then_some(place)
     }
 
-    /// The frame of this mark, whatever it is, if it is all there. A payload that spans lines is copied to `scratch`.
+    /// Returns the frame with this mark, of any kind, if it has arrived completely. A payload that spans lines is copied
+    /// to `scratch`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the frame is invalid.
     pub(in crate::transport::shm) fn peek_any(
         &self,
         Mark(mark): Mark,
@@ -121,7 +123,7 @@ impl Consumer {
         }
         let mut words = 0;
         let mut get = || {
-            // SAFETY: at most three of the seven words; the peer may write them, so they are read once, here.
+            // SAFETY: at most three of the seven words; the peer may write to them, so they are read once, here.
             let word = |body: *const [u64; 7]| unsafe { body.cast::<u64>().wrapping_add(words).read_volatile() };
             let value = self.cursor.line().body.with(word);
             words += 1;
@@ -133,7 +135,7 @@ impl Consumer {
         self.payload(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id }, scratch)
     }
 
-    /// Finds the payload of this head's frame, if it is all there.
+    /// Finds the payload of the frame with this head, if it has arrived completely.
     ///
     /// # Errors
     /// If it is too long.
@@ -160,15 +162,15 @@ impl Consumer {
         self.area.watch(start, need, false);
         arrival.payload = self.area.bulk_ptr(start);
         arrival.bulk_end = start + need;
-        // More than so many lines it has in any case.
+        // The payload has more lines than this in any case.
         for line in 0..INLINE_MAX / LINE {
             prefetch_read(arrival.payload.wrapping_add(line * LINE));
         }
         Ok(Some(arrival))
     }
 
-    /// Copies a payload that spans lines together; false if its last lines are not there yet. All lines are copied whole,
-    /// since that needs no call: what the last one does not use of it lands behind the payload, unread.
+    /// Assembles a payload that spans lines. Returns false if its last lines have not arrived yet. All lines are copied
+    /// whole, since that needs no function call: unused bytes of the last line land behind the payload, unread.
     fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
         let count = 1 + (arrival.head.len as usize - room).div_ceil(NEXT) as u64;
         for ahead in 1..count.min(5) {
@@ -186,7 +188,7 @@ impl Consumer {
             if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.comes(cursor.lap) {
                 return false;
             }
-            // SAFETY: a body has 56 bytes, and the scratch memory room for so many of as many lines as there are.
+            // SAFETY: a body has 56 bytes, and the scratch memory has room for that many of each of the lines.
             line.body.with(|body| unsafe { to.copy_from_nonoverlapping(body.cast(), NEXT) });
             to = to.wrapping_add(NEXT);
         }
@@ -200,7 +202,7 @@ impl Consumer {
         prefetch_read(self.area.line_ptr(self.cursor.at + 3).cast());
     }
 
-    /// Goes past a frame of one line that has nothing in the byte ring. Whether credits were published.
+    /// Consumes a frame of one line that has nothing in the byte ring. Returns whether credits were published.
     #[inline]
     pub(in crate::transport::shm) fn consume_short(&mut self) -> bool {
         self.cursor.step(&self.area);
@@ -217,7 +219,7 @@ impl Consumer {
         due
     }
 
-    /// Goes past a frame. Whether credits were published.
+    /// Consumes a frame. Returns whether credits were published.
     #[inline]
     pub(in crate::transport::shm) fn consume(&mut self, arrival: &Arrival) -> bool {
         self.cursor.advance(&self.area, arrival.lines);

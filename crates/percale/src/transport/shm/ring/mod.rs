@@ -2,26 +2,26 @@
 //!
 //! # Lines
 //! Word 0 of **every** line is a mark word: `{lap: u16, kind: u8, flags: u8, len: u32}` from the lowest bits up. It is
-//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without end) of a ring
-//! of `n` lines carries the lap `p / n + 1` (mod 2^16); what stands there until it is written is the lap before, or
-//! zero in a new ring, so "is it there" is one load and one comparison. Since no other word of a line is ever read as
-//! a mark, old payload cannot be mistaken for one.
+//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without wrapping) of a ring
+//! of `n` lines carries the lap `p / n + 1` (mod 2^16). Until it is written, the line contains the previous lap, or zero in a
+//! new ring, so the check whether it has arrived is one load and one comparison. Since no other word of a line is ever read
+//! as a mark, old payload cannot be mistaken for one.
 //!
-//! After word 0 stand the tag (8), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then payload:
-//! * what fits stays in the line (48 bytes without extras);
-//! * up to [`INLINE_MAX`] goes on in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
-//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to put such a payload
-//!   together: longer ones are cheaper in one piece.)
-//! * more goes through the byte ring, in one piece that starts on a cache line: where it does not fit before the end,
-//!   the rest is skipped. Both sides compute the place from the lengths alone; no offset of the peer's is ever used.
+//! Word 0 is followed by the tag (8 bytes), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then the payload:
+//! * a payload that fits stays in the line (48 bytes without extras);
+//! * up to [`INLINE_MAX`] bytes continue in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
+//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to assemble such a payload:
+//!   longer ones are cheaper in one piece.)
+//! * a longer payload goes through the byte ring, in one piece that starts on a cache line: if it does not fit before the
+//!   end, the rest is skipped. Both sides compute the position from the lengths alone; an offset from the peer is never used.
 //!
 //! # Credits
-//! The consumer publishes how many lines and bytes it is done with (Release), each quarter of the ring; the producer
-//! reads that (Acquire) only when what it knew is used up. A payload takes at most a quarter of a large byte ring and
-//! half of the small one, whose credits are returned with every payload: so an empty ring always has room for any frame
-//! that the producer takes. One line stays free for the frame that announces a larger ring.
+//! The consumer publishes how many lines and bytes it has consumed (Release), after each quarter of the ring; the producer
+//! reads that (Acquire) only when the credits that it knows are used up. A payload takes at most a quarter of a large byte
+//! ring and half of the small one, which returns its credits with every payload: so an empty ring always has room for any
+//! frame that the producer accepts. One line stays free for the frame that announces a larger ring.
 //!
-//! Nothing read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and a copy is
+//! No value read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and only a copy is
 //! used afterwards.
 
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
@@ -37,17 +37,17 @@ pub(super) use producer::{NoRoom, Producer, Publish};
 use super::sync::{AtomicU64, Ordering, Shared};
 use crate::wire::head::{Flags, Kind};
 
-/// Bytes in a line, and what payloads in the byte ring are aligned to.
+/// The size of a line in bytes, and the alignment of payloads in the byte ring.
 pub(super) const LINE: usize = 64;
-/// Payload and extras in a frame's first line.
+/// Bytes of payload and extras in a frame's first line.
 const FIRST: usize = 48;
-/// Payload in each line after a frame's first.
+/// Bytes of payload in each line after a frame's first.
 const NEXT: usize = 56;
-/// The longest payload that travels in lines.
+/// The longest payload that is sent in lines.
 pub(super) const INLINE_MAX: usize = 104;
-/// What those lines hold at most, extras and unused bytes of the last one included.
+/// The largest number of bytes in those lines, including extras and unused bytes of the last one.
 pub(super) const SCRATCH: usize = FIRST + (INLINE_MAX - (FIRST - 16)).div_ceil(NEXT) * NEXT;
-/// Where the payload of several lines is put together.
+/// Memory in which the payload of several lines is assembled.
 pub(super) type Scratch = [u8; SCRATCH];
 /// One line.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) struct Line {
     body: Shared<[u64; 7]>,
 }
 
-/// What the consumer is done with, counted from the ring's beginning.
+/// The consumer's progress, counted from the ring's beginning.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Credits {
@@ -68,7 +68,7 @@ pub(super) struct Credits {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
 
-/// Where a ring lies.
+/// The location and size of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     lines: *const Line,
@@ -80,16 +80,16 @@ pub(super) struct Area {
     credits: *const Credits,
     /// The longest payload.
     max: usize,
-    /// A cell for each line of the byte ring: loom watches those, not bytes.
+    /// A cell for each line of the byte ring: loom tracks cells, not bytes.
     #[cfg(loom)]
     pub(super) cells: *const Shared<()>,
 }
 
-// SAFETY: an area is addresses of shared memory; its two users are one producer and one consumer on any threads.
+// SAFETY: an area holds addresses of shared memory; its two users are one producer and one consumer on any threads.
 unsafe impl Send for Area {}
 
 impl Area {
-    /// A ring of `2^shift` lines and `bulk_bytes` bytes (a power of two, at least four lines' worth).
+    /// Describes a ring of `2^shift` lines and `bulk_bytes` bytes (a power of two, at least four lines' worth).
     ///
     /// # Safety
     /// All of it stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used as a ring only.
@@ -123,11 +123,11 @@ impl Area {
     #[inline]
     fn line_ptr(&self, position: u64) -> *const Line {
         let index = (position & self.mask) as usize;
-        // SAFETY: the index is below the number of lines, which `new` was promised.
+        // SAFETY: the index is below the number of lines, which the caller of `new` guaranteed.
         unsafe { self.lines.add(index) }
     }
 
-    /// The mark of the line at `position`, without kind, flags and length.
+    /// Returns the mark of the line at `position`, without kind, flags and length.
     #[inline]
     const fn lap(&self, position: u64) -> u16 {
         ((position >> self.shift) as u16).wrapping_add(1)
@@ -135,24 +135,24 @@ impl Area {
 
     #[inline]
     fn credits(&self) -> &Credits {
-        // SAFETY: promised to `new`; credits are atomics.
+        // SAFETY: guaranteed by the caller of `new`; credits are atomics.
         unsafe { &*self.credits }
     }
 
-    /// Where `need` bytes (whole lines) start if the byte ring is used up to `at`.
+    /// Returns where `need` bytes (whole lines) start if the byte ring is used up to `at`.
     #[inline]
     const fn bulk_start(&self, at: u64, need: u64) -> u64 {
         let rest = self.bulk_bytes - (at & (self.bulk_bytes - 1));
         if need > rest { at + rest } else { at }
     }
 
-    /// The bytes from `start` on, which `bulk_start` made contiguous.
+    /// Returns the address of the bytes from `start` on, which `bulk_start` made contiguous.
     #[inline]
     const fn bulk_ptr(&self, start: u64) -> *mut u8 {
         self.bulk.wrapping_add((start & (self.bulk_bytes - 1)) as usize)
     }
 
-    /// Tells loom that these bytes are about to be read or written.
+    /// Notifies loom that these bytes are about to be read or written.
     #[inline]
     #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "only loom has anything to check"))]
     fn watch(&self, start: u64, need: u64, write: bool) {
@@ -167,13 +167,14 @@ impl Area {
         }
     }
 
-    /// After how many bytes consumed they are given back.
+    /// Returns the number of consumed bytes after which they are given back.
     const fn bulk_quantum(&self) -> u64 {
         if self.max as u64 > self.bulk_bytes / 4 { 1 } else { self.bulk_bytes / 4 }
     }
 }
 
-/// One end's place in a ring: lines since its beginning, and the line and lap there, which are asked for more often than they change.
+/// One end's position in a ring: the number of lines since its beginning, and the address and lap of the current line, which
+/// are read more often than they change.
 #[derive(Clone, Debug)]
 struct Cursor {
     at: u64,
@@ -181,7 +182,7 @@ struct Cursor {
     lap: u16,
 }
 
-// SAFETY: as an area.
+// SAFETY: as for an area.
 unsafe impl Send for Cursor {}
 
 impl Cursor {
@@ -191,8 +192,8 @@ impl Cursor {
 
     #[inline]
     fn line(&self) -> &Line {
-        // SAFETY: the area's owner keeps the lines mapped; lines are atomics and cells, so that a reference
-        // promises nothing about who writes them.
+        // SAFETY: the area's owner keeps the lines mapped; lines are atomics and cells, so that other writers may
+        // exist beside a reference to one.
         unsafe { &*self.line }
     }
 
@@ -203,7 +204,7 @@ impl Cursor {
         self.lap = area.lap(self.at);
     }
 
-    /// As `advance` by one line, in fewer instructions.
+    /// Like `advance` by one line, in fewer instructions.
     #[inline]
     fn step(&mut self, area: &Area) {
         self.at += 1;
@@ -215,13 +216,13 @@ impl Cursor {
     }
 }
 
-/// Bytes of data and id in a frame's first line.
+/// Returns the bytes of data and id in a frame's first line.
 #[inline]
 const fn extras(flags: Flags) -> usize {
     (flags.contains(Flags::DATA) as usize + flags.contains(Flags::ID) as usize) * 8
 }
 
-/// Flags as they travel: `ACK` implies `ID`.
+/// Returns the flags as they are sent: `ACK` implies `ID`.
 #[inline]
 const fn complete(flags: Flags) -> Flags {
     if flags.contains(Flags::ACK) { flags.union(Flags::ID) } else { flags }
@@ -233,7 +234,8 @@ const fn word(lap: u16, kind: Kind, flags: Flags, len: u32) -> u64 {
 }
 
 impl Line {
-    /// Whether the line is written in a moment. Its sender is at it, but may have been interrupted, or killed.
+    /// Waits briefly for the line's mark, and returns whether it was written. The sender is writing the line, but may
+    /// have been interrupted, or killed.
     #[cold]
     fn comes(&self, lap: u16) -> bool {
         let patience = if cfg!(loom) { 0 } else { 64 };

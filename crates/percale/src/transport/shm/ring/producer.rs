@@ -8,59 +8,59 @@ use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word}
 use crate::memory::volatile::{Segment, Segments, copy_short};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The longest payload that is written to lines fetched before, by the processor's wide registers. A longer one is written by
-/// whole lines that need not be fetched (as the C library has it), which to fetch would only be in the way.
+/// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer one is written
+/// in whole lines that need not be fetched (as the C library does it), so that prefetching would only delay it.
 const FETCHED: usize = 4096;
-/// The same in a stream, where there is no time to fetch them in.
+/// Like [`FETCHED`], but in a stream, where there is no time to prefetch lines.
 const FETCHED_STREAM: usize = 2048;
 
-/// Why a frame was not written.
+/// The reason why a frame was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport::shm) enum NoRoom {
-    /// Not now.
+    /// There is no room now.
     Full,
-    /// Never in this ring.
+    /// The frame never fits this ring.
     TooLong,
-    /// The consumer claims to have consumed what was not sent.
+    /// The consumer claims to have consumed more than was sent.
     BadCredits,
 }
 
 /// How a frame's last mark is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport::shm) enum Publish {
-    /// A plain store; whoever needs a fence makes it later.
+    /// With a plain store; a caller that needs a fence makes it later.
     Plain,
     /// Followed by a full fence.
     Fenced,
 }
 
-/// The sending end.
+/// The sending end of a ring.
 #[derive(Debug)]
 pub(in crate::transport::shm) struct Producer {
     area: Area,
     /// The next line to write, and the first that must not be written yet.
     cursor: Cursor,
     limit: u64,
-    /// The same of the byte ring.
+    /// The corresponding positions in the byte ring.
     bulk_at: u64,
     bulk_limit: u64,
     demotes: bool,
 }
 
 impl Producer {
-    /// The sending end of a ring whose memory is all zero.
+    /// Creates the sending end of a ring in zeroed memory.
     pub(in crate::transport::shm) fn new(area: Area) -> Self {
         let cursor = Cursor::new(&area);
         let (limit, bulk_limit) = (area.count() - 1, area.bulk_bytes);
         Self { cursor, limit, bulk_at: 0, bulk_limit, demotes: can_demote(), area }
     }
 
-    /// How many lines were written since the ring's beginning.
+    /// Returns the number of lines written since the ring's beginning.
     pub(in crate::transport::shm) const fn position(&self) -> u64 {
         self.cursor.at
     }
 
-    /// Learns how far the consumer has come.
+    /// Reads the consumer's credits.
     #[cold]
     fn refresh(&mut self) -> Result<(), NoRoom> {
         let credits = self.area.credits();
@@ -100,7 +100,7 @@ impl Producer {
         }
     }
 
-    /// As [`push`](Self::push), for a payload in several pieces.
+    /// Like [`push`](Self::push), for a payload in several pieces.
     #[inline(never)]
     fn push_several(&mut self, head: &Head, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
         if payload.len() > INLINE_MAX {
@@ -108,13 +108,13 @@ impl Producer {
         }
         let mut bytes = [0; INLINE_MAX];
         let len = payload.copy_to(0, &mut bytes);
-        // SAFETY: the bytes outlive the call, and nothing keeps them.
+        // SAFETY: the bytes outlive the call, which keeps no reference to them.
         let together = unsafe { Segment::new(bytes.as_mut_ptr(), len) };
         self.push_one(head, together, publish)
     }
 
-    /// As [`push`](Self::push), for a payload in one piece. The head goes to other functions by value: while it need not be in
-    /// memory, what is known of it when this is inlined costs nothing.
+    /// Like [`push`](Self::push), for a payload in one piece. The head is passed to other functions by value: as long as
+    /// it need not be in memory, checks of what is known of it are free when this is inlined.
     #[inline(always)]
     pub(in crate::transport::shm) fn push_one(
         &mut self,
@@ -132,7 +132,8 @@ impl Producer {
             self.publish_first(head.kind, flags, len as u32, publish);
             self.cursor.step(&self.area);
             if publish == Publish::Plain {
-                // In a stream. Of single messages, a receiver that waits would fetch the line back.
+                // Only in a stream: in an exchange of single messages, a waiting receiver would fetch the
+                // line back.
                 prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
             }
             Ok(())
@@ -143,14 +144,15 @@ impl Producer {
         }
     }
 
-    /// Writes a frame without payload into the line that is kept free for it.
+    /// Writes a frame without payload into the line that is reserved for it.
     pub(in crate::transport::shm) fn push_reserved(&mut self, head: &Head) {
         self.first(head, head.flags, std::ptr::null(), 0);
         self.publish_first(head.kind, head.flags, 0, Publish::Plain);
         self.cursor.advance(&self.area, 1);
     }
 
-    /// Fills a frame's first line, all but the mark; so many bytes of its payload, which the caller vouches for, fit there.
+    /// Fills a frame's first line, except for the mark. `inline` bytes of the payload are copied; the caller guarantees
+    /// that they fit.
     #[inline(always)]
     fn first(&self, head: &Head, flags: Flags, payload: *const u8, inline: usize) {
         let body = &self.cursor.line().body;
@@ -199,10 +201,10 @@ impl Producer {
         let mut from = payload.as_ptr().cast_const().wrapping_add(room);
         let mut rest = len - room;
         let mut cursor = self.cursor.clone();
-        // Whole lines are the most, and need no call.
+        // Most lines are whole, and copying them needs no function call.
         while rest > NEXT {
             cursor.step(&self.area);
-            // SAFETY: a line's body has 56 bytes, and more than so many are left of the segment.
+            // SAFETY: a line's body has 56 bytes, and more than that are left of the segment.
             cursor.line().body.with_mut(|body| unsafe { body.cast::<u8>().copy_from_nonoverlapping(from, NEXT) });
             cursor.line().mark.store(word(cursor.lap, head.kind, flags, NEXT as u32), Ordering::Release);
             from = from.wrapping_add(NEXT);
@@ -212,8 +214,8 @@ impl Producer {
         // SAFETY: as above, with the rest, at most 56 bytes.
         cursor.line().body.with_mut(|body| unsafe { copy_short(from, body.cast(), rest) });
         cursor.line().mark.store(word(cursor.lap, head.kind, flags, rest as u32), Ordering::Release);
-        // The receiver that goes to sleep looks at the first line, not at the last: an exchange of the last mark would
-        // order only that one.
+        // A receiver that goes to sleep checks the first line, not the last: an atomic exchange of the last mark
+        // would order only the last.
         if publish == Publish::Fenced {
             fence(Ordering::SeqCst);
         }
@@ -244,7 +246,7 @@ impl Producer {
         let to = self.area.bulk_ptr(start);
         let fetched = len <= if publish == Publish::Fenced { FETCHED } else { FETCHED_STREAM };
         if fetched {
-            // SAFETY: `bulk_start` left `need` contiguous bytes there, and the credits say that they are free.
+            // SAFETY: `bulk_start` left `need` contiguous bytes there, and the credits show that they are free.
             unsafe { payload.copy_in_pieces(to, len) };
         } else {
             // SAFETY: as above.
@@ -253,8 +255,9 @@ impl Producer {
         self.first(&head, flags, std::ptr::null(), 0);
         self.publish_first(head.kind, flags, len as u32, publish);
         if fetched && self.demotes && publish == Publish::Fenced {
-            // Of a single message the receiver reads the first lines by now, and has the others sooner from the shared cache than from
-            // this core's: 4 KiB in 650 ns, not 780. A stream would be three times as slow.
+            // The receiver of a single message reads the first lines by now, and gets the others faster from the
+            // shared cache than from this core's: 4 KiB in 650 ns instead of 780. A stream would be three times
+            // as slow.
             for line in 0..need as usize / LINE {
                 demote(to.wrapping_add(line * LINE));
             }
@@ -267,7 +270,8 @@ impl Producer {
         Ok(())
     }
 
-    /// The next payload is likely as long: takes its lines from the receiver's cache while nobody waits.
+    /// Prefetches the lines of the next payload, which is probably as long, from the receiver's cache while no frame is
+    /// waiting.
     fn fetch(&self, need: u64) {
         let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
         for line in 0..need as usize / LINE {

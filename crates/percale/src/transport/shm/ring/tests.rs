@@ -196,7 +196,7 @@ fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use loom::sync::Arc;
 
     struct Both(Heap);
-    // SAFETY: lines, blocks and credits are loom's cells and atomics, which check what is done with them.
+    // SAFETY: lines, blocks and credits are loom's cells and atomics, which check how they are used.
     unsafe impl Sync for Both {}
     // SAFETY: as above.
     unsafe impl Send for Both {}

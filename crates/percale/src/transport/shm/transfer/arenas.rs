@@ -1,19 +1,20 @@
-//! Sealed arenas: which of ours the peer has been given, and which of the peer's we have mapped.
+//! Sealed arenas: those of this process that the peer has been given, and those of the peer that are mapped here.
 //!
-//! An arena's descriptor goes over the control socket (SCM_RIGHTS) before the first frame that names it, so who reads
-//! that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as large as
-//! announced: then no access within it can fault.
+//! An arena's descriptor is sent over the control socket (SCM_RIGHTS) before the first frame that names the arena, so the
+//! reader of that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as
+//! large as announced: then no access within it can fault.
 //!
-//! What is mapped of one peer's is bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), for a sealed file needs no memory to be large:
-//! a mapping takes addresses of this process, of which there are 128 TiB, and one of its mappings, of which Linux allows 65,530. A mapping that
-//! is still used when its arena has been taken back, by a grant or a transfer, counts until that is over. What is beyond is known, and reached
-//! in other ways. Page tables, and pages of a sparse file, come only where this process touches the memory, which it does within the
-//! operations that the application posts.
+//! The mappings of one peer's arenas are bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a sealed file
+//! needs no memory to be large: a mapping takes address space of this process, of which there are 128 TiB, and one of its
+//! mappings, of which Linux allows 65,530. A mapping that a grant or a transfer still uses when its arena has been taken back
+//! counts until that use ends. Arenas beyond the bound are known but not mapped, and are reached in other ways. Page tables,
+//! and pages of a sparse file, are allocated only where this process touches the memory, which it does within the operations
+//! that the application posts.
 //!
-//! A process never gives the same number to two arenas ([`new_number`](crate::memory::sealed::new_number)), so a number is its own
-//! generation: one that is not known names an arena that is gone, or not yet here, and never another. That is no breach of protocol:
-//! a frame may name an arena that was taken back while the frame waited to be read. Before a new arena, those that were freed meanwhile are taken back, so
-//! that a peer keeps their pages no longer than that.
+//! A process never gives the same number to two arenas ([`new_number`](crate::memory::sealed::new_number)), so a number is
+//! its own generation: an unknown number names an arena that is gone, or not yet here, and never another one. That is not a
+//! protocol violation: a frame may name an arena that was taken back while the frame waited to be read. Before a new arena is
+//! announced, arenas freed in the meantime are taken back, so that a peer keeps their pages no longer than that.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -34,24 +35,25 @@ use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
 use crate::transport::process_socket::ProcessSocket;
 
-/// How many arenas each side hands out at a time; memory in more than that goes another way.
+/// The number of arenas that each side hands out at a time; memory in further arenas is reached in other ways.
 const LIMIT: usize = 1024;
-/// How many announcements are taken from the socket at a time: far more than one holds. Who sends faster than they are taken, and has
-/// none of the arenas that are looked for, would keep us there.
+/// The number of announcements that are taken from the socket at a time: far more than one socket holds. Without the limit, a
+/// peer that sends faster than they are taken, and does not send the arena that is looked for, would keep this thread in the
+/// loop.
 const MESSAGES: usize = 64 << 10;
 
-/// What a peer may do with an arena that it is given. The two are given, mapped and taken back apart.
+/// The access that a peer gets to an arena. The two kinds are given, mapped and taken back separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Sharing {
     Writable,
-    /// By a descriptor that cannot be mapped for writing.
+    /// Through a descriptor that cannot be mapped for writing.
     ReadOnly,
 }
 
-/// An arena of ours as a peer was given it, or the other way round.
+/// An arena as one side gave it to the other.
 type Identity = (u32, Sharing);
 
-/// What stands beside a descriptor; without one, and with a size of 0, the arena is taken back.
+/// The message that accompanies a descriptor. Without a descriptor, and with a size of 0, it takes the arena back.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Announcement {
@@ -65,38 +67,38 @@ struct Announcement {
 pub(in super::super) struct Arenas {
     control: ProcessSocket,
     given: Vec<(Identity, Weak<OwnedFd>)>,
-    /// `None`: it could not be mapped; other ways must do.
+    /// `None` if the arena could not be mapped; it is reached in other ways.
     mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
-    /// Mappings of arenas that the peer has taken back, while they are used, and their bytes.
+    /// Mappings of arenas that the peer has taken back, as long as they are in use, and their lengths in bytes.
     used_still: Vec<(Weak<Mapping>, u64)>,
-    /// How many arenas the peer has taken back.
+    /// The number of arenas that the peer has taken back.
     taken_back: u64,
-    /// Bytes of the peer's that may be mapped.
+    /// The number of bytes of the peer's arenas that may be mapped.
     most: u64,
 }
 
-/// A range in an arena of the peer's, checked to lie within it.
+/// A range in an arena of the peer, checked to lie within it.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Remote {
     mapping: Arc<Mapping>,
     offset: usize,
 }
 
-/// How an arena of the peer's can be reached.
+/// How an arena of the peer can be reached.
 #[derive(Debug)]
 pub(in super::super) enum Given {
     Mapped(Arc<Mapping>),
-    /// It was given, and could not be mapped.
+    /// The arena was given, and could not be mapped.
     Unmapped,
-    /// It is not here: it was taken back, or never given.
+    /// The arena is not known: it was taken back, or never given.
     Gone,
 }
 
 impl Remote {
-    /// `len` bytes from `offset` in a mapping.
+    /// Returns the range of `len` bytes from `offset` in a mapping.
     ///
     /// # Errors
-    /// If they do not all lie in it.
+    /// If the range does not lie in the mapping.
     pub(in super::super) fn within(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, &'static str> {
         match offset.checked_add(len) {
             Some(end) if end <= mapping.len() as u64 => Ok(Self { mapping, offset: offset as usize }),
@@ -104,12 +106,12 @@ impl Remote {
         }
     }
 
-    /// The range's first byte.
+    /// Returns the address of the range's first byte.
     pub(in super::super) fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr().wrapping_add(self.offset)
     }
 
-    /// What must live while it is used.
+    /// Returns the mapping, which must live as long as the range is used.
     pub(in super::super) fn into_mapping(self) -> Arc<Mapping> {
         self.mapping
     }
@@ -121,13 +123,13 @@ impl Arenas {
         Self { control, given: Vec::new(), mapped: Vec::new(), used_still: Vec::new(), taken_back: 0, most }
     }
 
-    /// The arena that holds all of `memory` and the offset in it, once the peer has the arena; else (0, 0).
+    /// Returns the arena that holds all of `memory` and the offset in it, once the peer has the arena; otherwise (0, 0).
     pub(in super::super) fn name(&mut self, memory: &Segments) -> (u32, u64) {
         let [only] = memory.as_slice() else { return (0, 0) };
         self.name_range(only.as_ptr(), only.len())
     }
 
-    /// As [`name`](Self::name).
+    /// Like [`name`](Self::name), for `len` bytes at `ptr`.
     pub(super) fn name_range(&mut self, ptr: *const u8, len: usize) -> (u32, u64) {
         let Some(located) = locate(ptr, len) else { return (0, 0) };
         if self.give((located.arena, Sharing::Writable), located.size, &located.fd) {
@@ -137,7 +139,7 @@ impl Arenas {
         }
     }
 
-    /// Whether the peer has this arena, to which it is given now if need be: its number, size and memfd.
+    /// Returns whether the peer has this arena, which is given to it now if necessary: its number, size and memfd.
     pub(in super::super) fn give(&mut self, arena: Identity, size: usize, fd: &Arc<OwnedFd>) -> bool {
         if self.given.iter().any(|(given, _)| *given == arena) {
             return true;
@@ -153,7 +155,7 @@ impl Arenas {
             }
         };
         if let Err(error) = announced {
-            // The next one that needs it tries again; this one goes another way.
+            // The next operation that needs the arena tries again; this one uses another way.
             crate::later::later!(debug: %error, ?arena, "cannot hand out an arena");
             return false;
         }
@@ -161,8 +163,8 @@ impl Arenas {
         true
     }
 
-    /// Tells the peer which of the arenas that it was given are no more. Of which it cannot be told now, it is told the next time: until
-    /// then it has them, and they count.
+    /// Notifies the peer of arenas that it was given and that no longer exist. If that cannot be sent now, it is sent the
+    /// next time: until then the peer has the arena, and the arena counts.
     fn take_back(&mut self) {
         let Self { control, given, .. } = self;
         given.retain(|(arena, fd)| {
@@ -175,10 +177,10 @@ impl Arenas {
         });
     }
 
-    /// `len` bytes from `offset` in the peer's arena, if it is here and we can map it.
+    /// Returns `len` bytes from `offset` in the peer's arena, if the arena is known and can be mapped.
     ///
     /// # Errors
-    /// If the range does not lie in it.
+    /// If the range does not lie in the arena.
     pub(in super::super) fn find(&mut self, arena: u32, offset: u64, len: u64) -> Result<Option<Remote>, &'static str> {
         if arena == 0 {
             return Ok(None);
@@ -189,10 +191,10 @@ impl Arenas {
         }
     }
 
-    /// The peer's arena, as it was given to us.
+    /// Returns the peer's arena, as it was given to this side.
     ///
     /// # Errors
-    /// If the peer says something else than percale does on the control socket.
+    /// If the peer sent an invalid message on the control socket, or does not stop sending.
     pub(in super::super) fn mapping(&mut self, arena: Identity) -> Result<Given, &'static str> {
         if self.known(arena).is_none() {
             self.receive(MESSAGES)?;
@@ -204,12 +206,13 @@ impl Arenas {
         })
     }
 
-    /// Goes up when the peer takes an arena back: who keeps its mapping keeps the peer's pages.
+    /// Returns a count that increases when the peer takes an arena back. A mapping that is kept after that keeps the
+    /// peer's pages allocated.
     pub(in super::super) const fn taken_back(&self) -> u64 {
         self.taken_back
     }
 
-    /// Whether so many bytes more of the peer's may be mapped.
+    /// Returns whether this many more bytes of the peer's arenas may be mapped.
     fn may_map(&mut self, bytes: u64) -> bool {
         self.used_still.retain(|(mapping, _)| mapping.strong_count() > 0);
         let known = self.mapped.iter().filter_map(|(_, mapping)| mapping.as_ref()).map(|mapping| mapping.len() as u64);
@@ -218,7 +221,7 @@ impl Arenas {
         count < LIMIT && bytes <= self.most.saturating_sub(sum)
     }
 
-    /// The peer has taken an arena back. What uses its mapping may go on with that.
+    /// Forgets an arena that the peer has taken back. Users of its mapping may continue to use it.
     fn forget(&mut self, arena: Identity) {
         let gone = self.mapped.iter().position(|(known, _)| *known == arena).map(|at| self.mapped.swap_remove(at));
         if let Some((_, Some(mapping))) = gone {
@@ -234,10 +237,10 @@ impl Arenas {
         self.mapped.iter().find(|(known, _)| *known == arena).map(|(_, mapping)| mapping.clone())
     }
 
-    /// Takes everything that waits on the control socket.
+    /// Receives the messages that wait on the control socket, at most `most`.
     ///
     /// # Errors
-    /// If the peer says something else than percale does, or does not stop.
+    /// If the peer sent an invalid message, or does not stop sending.
     fn receive(&mut self, most: usize) -> Result<(), &'static str> {
         for _ in 0..most {
             let mut announcement = Announcement { arena: U32::ZERO, read_only: U32::ZERO, size: U64::ZERO };
@@ -248,7 +251,7 @@ impl Arenas {
                 let mut into = [IoSliceMut::new(announcement.as_mut_bytes())];
                 match uninterrupted(|| rustix::net::recvmsg(&self.control, &mut into, &mut control, flags)) {
                     Ok(received) => received.bytes,
-                    // Nothing more; a socket that was reset is the watcher's to report.
+                    // Nothing more to receive; the watcher reports a socket that was reset.
                     Err(_) => return Ok(()),
                 }
             };
@@ -280,7 +283,7 @@ impl Arenas {
             if self.mapped.len() == LIMIT {
                 return Err("more arenas than anyone has");
             }
-            // Without a descriptor of our own left (or address space), the arena is known and not mapped.
+            // If this process has no descriptor (or address space) left, the arena is known and not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
                 if !self.may_map(size as u64) {
@@ -301,14 +304,15 @@ impl Arenas {
     }
 }
 
-/// Bytes of one peer's arenas that are mapped at a time, at most: twice the memory and swap of this machine, since an arena can be
-/// given in two ways, but no more than a TiB, so that no few peers can use up the addresses of this process.
+/// Returns the largest number of bytes of one peer's arenas that are mapped at a time: twice the memory and swap of this
+/// machine, since an arena can be given in two ways, but at most 1 TiB, so that a few peers cannot use up the address space
+/// of this process.
 fn most_mapped() -> u64 {
     let memory = kernel::system_memory().map_or(u64::MAX, |(memory, swap)| memory.saturating_add(swap));
     memory.saturating_mul(2).min(1 << 40)
 }
 
-/// Tells a peer of an arena.
+/// Announces an arena to the peer, or takes it back.
 fn announce(
     control: &ProcessSocket,
     (arena, sharing): Identity,
@@ -328,7 +332,7 @@ fn announce(
     uninterrupted(|| rustix::net::sendmsg(control, &bytes, &mut ancillary, flags))
 }
 
-/// The same memory, not to be written.
+/// Opens the same memory for reading only.
 fn read_only(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     uninterrupted(|| rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))

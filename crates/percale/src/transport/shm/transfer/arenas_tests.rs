@@ -10,7 +10,7 @@ const BYTES: usize = 4096;
 fn pair() -> [Arenas; 2] {
     let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     [ends.0, ends.1].map(|end| {
-        // However much the system gives.
+        // Independent of the system's default size.
         rustix::net::sockopt::set_socket_send_buffer_size(&end, 64 << 10).unwrap();
         Arenas::new(end.into())
     })
@@ -23,7 +23,7 @@ fn memory() -> Arc<OwnedFd> {
 #[test]
 fn an_arena_is_taken_back_as_soon_as_there_is_room_to_say_so() {
     let [mut ours, mut theirs] = pair();
-    // As much as the socket holds, of memory that stays.
+    // As many arenas as the socket has room to announce, of memory that stays allocated.
     let stays = memory();
     let held = (2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
     assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
@@ -75,7 +75,7 @@ fn what_is_larger_than_any_memory_is_not_mapped() {
     let huge = 32_u64 << 40;
     assert!(ours.give((1, Sharing::Writable), huge as usize, &sparse(huge)));
     assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Unmapped)));
-    // In sum, too.
+    // The sum of the lengths is bounded as well.
     let half = theirs.most / 16 * 9 / 4096 * 4096;
     let (first, second) = (sparse(half), sparse(half));
     assert!(ours.give((2, Sharing::Writable), half as usize, &first));
@@ -88,7 +88,8 @@ fn what_is_larger_than_any_memory_is_not_mapped() {
     assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
 }
 
-/// Gives an arena of so many bytes, and takes it back while its mapping is in use, as a grant of a region does that still stands.
+/// Gives an arena of this many bytes, and takes it back while its mapping is in use, like a grant of a region that still
+/// holds.
 fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 2]) -> Option<Arc<Mapping>> {
     let memory = Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
     assert!(ours.give((number, Sharing::Writable), bytes as usize, &memory));

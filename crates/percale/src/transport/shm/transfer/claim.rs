@@ -1,17 +1,18 @@
-//! Who copies which part of a transfer.
+//! The distribution of a transfer's chunks between its two sides.
 //!
-//! A payload is cut into chunks. The puller claims them from the front, the pusher from the back, both by adding to one word, until
-//! they meet; either can finish alone. Side two ends, because then, transfer after transfer, each side mostly writes to lines that lie in
-//! its own cache, and because the puller then reads what the pusher wrote longest ago and has the least of in its cache.
+//! A payload is cut into chunks. The puller claims chunks from the front and the pusher from the back, both by adding to one
+//! word, until they meet; either can finish alone. There are two ends because, transfer after transfer, each side then mostly
+//! writes to lines that are in its own cache, and because the puller then reads what the pusher wrote longest ago and has the
+//! least of in its cache.
 //!
-//! Measured between two cores with 2 MiB of cache each, 1 MiB, µs: from one end 38.3 and 43.3 (the source just written), from two 34.3
-//! and 37.3; through mappings 27.3 and 28.6, and 21.3 and 23.5.
+//! Measured between two cores with 2 MiB of cache each, 1 MiB, in µs: from one end 38.3 and 43.3 (the source just written),
+//! from two ends 34.3 and 37.3; through mappings 27.3 and 28.6, and 21.3 and 23.5.
 
 use std::ops::Range;
 
 use super::super::sync::{AtomicU64, Ordering};
 
-/// A side of a transfer, by the end that it claims from.
+/// A side of a transfer, named by the end that it claims from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The puller.
@@ -20,14 +21,16 @@ pub(super) enum Side {
     Back,
 }
 
-/// Nobody claims more chunks at once, but for the pusher's first claim: what one side still copies, the other waits for.
+/// The largest number of chunks in a claim, except for the pusher's first: each side waits for what the other is still
+/// copying.
 const MOST: u64 = 2;
 
-/// A pusher that can copy all of a payload soon takes most of it at once: if that was just written, it lies in its cache.
+/// If the pusher can soon copy all of a payload, it takes most of it at once: a payload that was just written is in its
+/// cache.
 const FEW: u64 = 16;
 
 impl Side {
-    /// How many chunks to claim while `left` of `total` are.
+    /// Returns how many chunks to claim while `left` of `total` are unclaimed.
     fn take(self, left: u64, total: u64, first: bool) -> u64 {
         let some = left / 4;
         match self {
@@ -38,7 +41,8 @@ impl Side {
         }
     }
 
-    /// Claims some of the `total` chunks that `word` counts; `first`: for the first time. `None` once all are claimed.
+    /// Claims some of the `total` chunks that `word` counts; `first` is true for this side's first claim. Returns `None`
+    /// once all are claimed.
     pub(super) fn claim(self, word: &AtomicU64, total: u64, first: bool) -> Option<Range<u64>> {
         let left = total.saturating_sub(claimed(word.load(Ordering::Relaxed)));
         let wish = self.take(left, total, first);
@@ -65,10 +69,10 @@ impl Side {
     }
 }
 
-/// The half of the word that counts the puller's.
+/// The half of the word that counts the puller's claims.
 const FRONT: u64 = u32::MAX as u64;
 
-/// How many are claimed from both ends.
+/// Returns how many chunks are claimed from both ends.
 const fn claimed(word: u64) -> u64 {
     (word & FRONT) + (word >> 32)
 }
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// In whatever order the sides claim, each chunk is claimed once.
+        /// Each chunk is claimed once, in whatever order the sides claim.
         #[test]
         fn each_chunk_is_claimed_once(total in 1_u64..300, turns in prop::collection::vec(any::<bool>(), 0..400)) {
             let word = AtomicU64::new(0);
@@ -101,7 +105,7 @@ mod tests {
             prop_assert!(owners.iter().all(|owner| *owner == 1), "{owners:?}");
         }
 
-        /// Whatever a peer wrote to the word, a claim lies within the payload.
+        /// A claim lies within the payload, whatever a peer wrote to the word.
         #[test]
         fn a_claim_of_nonsense_lies_within(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
             let end = if pusher { Side::Back } else { Side::Front };
@@ -111,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Two threads at once: all of it, and nothing twice.
+    /// Two threads claim at once: all chunks are claimed, and none twice.
     #[test]
     fn two_sides_meet() {
         for total in [1, 4, 5, 16, 17, 1000] {

@@ -1,20 +1,21 @@
-//! Cross-memory attach: the kernel copies between two processes. An address that is not there is an error, not a signal.
+//! Cross-memory attach: the kernel copies between two processes. An address that is not mapped is an error, not a signal.
 //!
-//! A copy goes to the address space that was opened when the connection was made, also when the peer's process id has become another's:
-//! * Reads go by process id (process_vm_readv), and read in the same system call the word that the peer named when the connection was made:
-//!   a random one, in a page that forked children do not have. If it is not there, the memory was another's, and what was read counts
-//!   for nothing.
-//! * Writes go by process id (process_vm_writev) behind the same word, which the same system call sets to the value that it has: in another
-//!   address space that word's page is not there, because its address is random and children do not have it, so the kernel stops before
-//!   it writes anything. A peer that names a word where another process has memory gains nothing by its end: before each write the
-//!   pidfd tells whether the process id is still the peer's.
+//! A copy reaches only the address space that was opened when the connection was set up, even if the peer's process id is now
+//! that of another process:
+//! * Reads use the process id (process_vm_readv), and read in the same system call the word that the peer named when the
+//!   connection was set up: a random value, in a page that forked children do not have. If the word is not there, the memory
+//!   was that of another process, and the data is discarded.
+//! * Writes use the process id (process_vm_writev) behind the same word, which the same system call sets to the value that it
+//!   has: in another address space the page of that word does not exist, because its address is random and children do not
+//!   have it, so the kernel stops before it writes anything. A peer gains nothing by naming a word where another process has
+//!   memory and then ending: before each write the pidfd shows whether the process id is still the peer's.
 //!
-//! Copies through the file (`/proc/PID/mem`, held open) need no word. They reach memory also that the peer itself may not write or read,
-//! which has to be an error, so they are the way only where copies by process id are forbidden.
+//! Copies through the file (`/proc/PID/mem`, held open) need no word. They also reach memory that the peer itself may not
+//! write or read, which has to be an error, so they are used only where copies by process id are forbidden.
 //!
-//! Medians of a write, in ns, for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 idle cores): 1,382, 9,000 and 139,000 through the file; 1,672,
-//! 6,100 and 81,300 by process id alone; 2,550, 7,080 and 83,200 as here, with the pidfd and the word; 3,190, 7,600 and 84,300 if the word
-//! is read through the file before, instead of asking the pidfd.
+//! Medians of a write, in ns, for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 idle cores): 1,382, 9,000 and 139,000 through the
+//! file; 1,672, 6,100 and 81,300 by process id alone; 2,550, 7,080 and 83,200 as implemented here, with the pidfd and the
+//! word; 3,190, 7,600 and 84,300 if the word is read through the file first, instead of checking the pidfd.
 
 #![expect(unsafe_code, reason = "copies between processes; each block states its own reason")]
 
@@ -26,7 +27,7 @@ use crate::memory::kernel::{self, Direction};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 use crate::transport::peer_process::PeerProcess;
 
-/// A peer whose memory can be read and written.
+/// A peer process with memory that can be read and written.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Cma(Arc<Peer>);
 
@@ -35,28 +36,28 @@ struct Peer {
     process: Arc<PeerProcess>,
     /// The address of a word in the peer, and its value.
     proof: (u64, u64),
-    /// process_vm_readv is not allowed.
+    /// Copies by process id are not allowed.
     by_file: AtomicBool,
-    /// The kernel refused to copy in either way, though it did before.
+    /// The kernel refused to copy in either way, although it did before.
     refused: AtomicBool,
 }
 
-/// Why the kernel did not copy, or not all.
+/// The reason why the kernel did not copy, or not everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum NoCopy {
     /// Memory is missing, on either side.
     Fault,
     /// The peer's process has ended, or executes another program.
     Ended,
-    /// It may not copy any more. The bytes have to go another way.
+    /// The kernel no longer allows copies. The bytes have to be sent in another way.
     Refused,
 }
 
 impl Cma {
-    /// Tries whether the process can be read and is the one that holds this word at this address.
+    /// Checks that the process can be read, and that it holds this word at this address.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason, in words.
     pub(in super::super) fn probe(process: Arc<PeerProcess>, proof: (u64, u64)) -> Result<Self, String> {
         let pid = process.pid();
         let space = process
@@ -70,12 +71,12 @@ impl Cma {
             Ok(_) => return Err(format!("process {pid} is not the peer (another process-id namespace?)")),
             Err(error) => return Err(format!("/proc/{pid}/mem: {error}")),
         }
-        // Another process-id namespace may have been mounted at /proc; and the call may be forbidden.
+        // Another process-id namespace may be mounted at /proc, and the call may be forbidden.
         let by_file = kernel::word_at(pid, proof.0).ok() != Some(proof.1);
         Ok(Self(Arc::new(Peer { process, proof, by_file: by_file.into(), refused: false.into() })))
     }
 
-    /// Whether the kernel copied whenever it was asked.
+    /// Returns whether the kernel has never refused to copy.
     #[inline]
     pub(in super::super) fn is_allowed(&self) -> bool {
         !self.0.refused.load(Ordering::Relaxed)
@@ -100,13 +101,14 @@ impl Cma {
         Ok(())
     }
 
-    /// As [`copy`](Self::copy), of one segment.
+    /// Like [`copy`](Self::copy), for one segment.
     #[inline]
     pub(in super::super) fn copy_one(&self, direction: Direction, local: Segment, remote: u64) -> Result<(), NoCopy> {
         self.copy(direction, &Segments::one(local), remote)
     }
 
-    /// Reads all of it by process id, and the proof that it was the peer's. False if that is not allowed.
+    /// Reads everything by process id, together with the proof that the memory is the peer's. Returns false if that is
+    /// not allowed.
     fn read_by_number(&self, local: &Segments, remote: u64) -> Result<bool, NoCopy> {
         let peer = &*self.0;
         if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
@@ -120,7 +122,7 @@ impl Cma {
                 unsafe { kernel::read_with_proof(peer.process.pid(), &mut vectors[..=count], theirs, peer.proof) };
             return match read.map_err(|error| (error.raw_os_error(), error)) {
                 Ok(true) => Ok(true),
-                // Some memory is not there: the peer's, unless it has ended, or ours.
+                // Some memory is missing: the peer's, unless it has ended, or ours.
                 Ok(false) | Err((Some(libc::EFAULT), _)) => self.is_proved().and(Err(NoCopy::Fault)),
                 Err((Some(libc::EINTR), _)) => continue,
                 Err((Some(libc::ESRCH), _)) => Err(NoCopy::Ended),
@@ -133,7 +135,7 @@ impl Cma {
         }
     }
 
-    /// Writes all of it by process id, behind the word that only the peer has. False if that is not allowed.
+    /// Writes everything by process id, behind the word that only the peer has. Returns false if that is not allowed.
     fn write_by_number(&self, local: &Segments, remote: u64) -> Result<bool, NoCopy> {
         let peer = &*self.0;
         if peer.by_file.load(Ordering::Relaxed) || local.is_empty() {
@@ -154,7 +156,7 @@ impl Cma {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => continue,
                     Some(libc::ESRCH) => Err(NoCopy::Ended),
-                    // The word is not there, so neither is the peer; or our own memory is not.
+                    // The word is missing, so the peer has ended; or our own memory is missing.
                     Some(libc::EFAULT) => self.is_proved().and(Err(NoCopy::Fault)),
                     _ => {
                         crate::later::later!(debug: %error, "process_vm_writev is not allowed any more");
@@ -166,8 +168,9 @@ impl Cma {
         }
     }
 
-    /// Whether the process id still leads to the address space that has the word; then it did so before. (The held address space outlives
-    /// its process while anybody copies from it, and does not answer this.)
+    /// Checks that the process id still leads to the address space that has the word; then it also did before. (The
+    /// address space that is held open outlives its process as long as any process copies from it, and cannot answer
+    /// this.)
     fn is_proved(&self) -> Result<(), NoCopy> {
         let (pid, proof) = (self.0.process.pid(), self.0.proof);
         loop {
@@ -183,7 +186,7 @@ impl Cma {
         }
     }
 
-    /// One system call through the file.
+    /// Makes one system call through the file.
     fn through(&self, direction: Direction, local: &[libc::iovec], remote: u64) -> Result<usize, NoCopy> {
         let space = self.0.process.space().map_err(|_| NoCopy::Refused)?;
         loop {
@@ -209,15 +212,15 @@ impl Cma {
         self.0.refused.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: as if the kernel refused from now on.
+    /// For tests: behaves as if the kernel refused from now on.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) fn forbid(&self) {
         self.0.refused.store(true, Ordering::Relaxed);
     }
 }
 
-/// The segments as the kernel takes them, from index `first` (0 or 1) on: with room for one more, behind them or before. And how many
-/// they are.
+/// Converts the segments to the kernel's form, starting at index `first` (0 or 1), with room for one more behind or before
+/// them. Also returns their number.
 fn vectors(segments: &Segments, first: usize) -> ([libc::iovec; IOV_LIMIT + 1], usize) {
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT + 1];
     for (into, piece) in vectors[first..].iter_mut().zip(segments.as_slice()) {

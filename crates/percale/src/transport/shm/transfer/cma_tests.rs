@@ -1,4 +1,4 @@
-//! Copies reach the peer's memory or none.
+//! Copies reach the peer's memory or no memory at all.
 
 use std::io::Read;
 
@@ -10,18 +10,18 @@ const LEN: usize = 100_000;
 /// A forked child of this process with other contents at the same address.
 struct Child {
     pid: i32,
-    /// Where its word is.
+    /// The address of its word.
     word: u64,
 }
 
 impl Child {
-    /// Fills `memory` and takes a word of its own with this value.
+    /// Creates a child that fills `memory` with `value` and has a word of its own with the value `proof`.
     fn new(memory: &mut [u8], value: u8, proof: u64) -> Self {
         let (mut ready, told) = std::io::pipe().unwrap();
         // SAFETY: the child writes its own memory, calls the kernel, and ends when it is killed.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: a child of a test that failed does not stay.
+            // SAFETY: passes no memory. The signal ends the child if the test fails.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             memory.fill(value);
             let word = word_of_this_process().unwrap();
@@ -40,7 +40,7 @@ impl Child {
     }
 
     fn end(self) {
-        // SAFETY: the child is this test's own, and not waited for before.
+        // SAFETY: the child belongs to this test, and has not been waited for.
         assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0);
         // SAFETY: as above; nothing is written.
         assert_eq!(unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) }, self.pid);
@@ -48,7 +48,7 @@ impl Child {
 }
 
 fn segment(bytes: &mut [u8]) -> Segments {
-    // SAFETY: the bytes live, and are touched by nobody else, until the copy that is made next returns.
+    // SAFETY: the bytes live, and no other code touches them, until the copy that is made next returns.
     Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
 }
 
@@ -66,7 +66,8 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
     assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
-    // As if the peer's number were a stranger's: a later fork of the same program, with its memory at the same addresses.
+    // As if the peer's process id were that of a stranger: a later fork of the same program, with its memory at the same
+    // addresses.
     let stranger = Child::new(&mut memory, 2, 77);
     let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {
@@ -89,8 +90,8 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     right.copy(Direction::Write, &segment(&mut vec![5; LEN]), at).unwrap();
     right.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 5));
-    // The number leads to another address space while the peer's is still there, as it is for a moment when the peer executes another
-    // program: nothing is taken or written, and it is not the region's memory that is missing.
+    // The process id leads to another address space while the peer's is still there, as it is for a moment when the peer
+    // executes another program: nothing is read or written, and the region's memory is not reported as missing.
     for len in [8, LEN] {
         for direction in [Direction::Read, Direction::Write] {
             assert_eq!(reused.copy(direction, &segment(&mut vec![9; len]), at), Err(NoCopy::Ended));
@@ -99,7 +100,7 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
-    // Later, the number is that of a process which has a word at the same address, too.
+    // Later the process id is that of a process which has a word at the same address as well.
     let same_word = Cma(Arc::new(Peer {
         process: Arc::new(PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid)),
         proof: (stranger.word, 77),
@@ -119,7 +120,7 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     stranger.end();
 }
 
-/// Has the kernel refuse copies by process id from now on, for this process. False where it takes no filter.
+/// Makes the kernel refuse copies by process id from now on, for this process. Returns false if no filter can be installed.
 fn forbid_copies_by_number() -> bool {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [

@@ -1,4 +1,4 @@
-//! A puller opens a slot, or reads, while its pusher lets go of everything.
+//! Loom models of a puller that opens a slot, or reads, while its pusher lets go of all slots.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use super::{puller, pusher};
 struct Model {
     slot: Slot,
     gone: Gone,
-    /// The request is in the ring.
+    /// Whether the request is in the ring.
     asked: AtomicBool,
-    /// How many times the pusher has copied.
+    /// The number of copies that the pusher has made.
     copied: AtomicU64,
 }
 
@@ -27,7 +27,7 @@ fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied
     loom::model(|| {
         let slot = Slot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
         let (asked, copied) = (AtomicBool::new(false), AtomicU64::new(0));
-        // The slot of an earlier transfer.
+        // The slot was used by an earlier transfer.
         slot.pusher.0.state.store(pusher::CLOSED, Ordering::Relaxed);
         let model = Arc::new(Model { slot, gone: Gone::for_model(), asked, copied });
         let pusher = thread::spawn({

@@ -1,15 +1,15 @@
-//! Large payloads: copied once, from the sender's memory to the receiver's, by whoever can.
+//! Large payloads, copied once from the sender's memory to the receiver's, by either side or by both.
 //!
-//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names
-//! it. Both sides then [claim](claim) chunks and copy them: either can finish alone, so a side that is
-//! not running costs nothing. How each copies is a [`Way`]: through a mapping of the peer's sealed arena, or by CMA. If
-//! neither can, the sender (the *pusher*) sends `Data` frames.
+//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names it.
+//! Both sides then [claim](claim) chunks and copy them. Either side can finish alone, so a side that is not running does not
+//! delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena, or CMA. If neither side
+//! can copy, the sender (the *pusher*) sends `Data` frames.
 //!
-//! Which of them starts depends on where the source is warm. A source that was just written lies in the pusher's cache,
-//! so short transfers are the pusher's alone and the puller helps only after [`HELP_AFTER`]; long ones are shared from
-//! the start.
+//! Which side starts depends on the cache that holds the source. A source that was just written is in the pusher's cache, so
+//! the pusher copies short transfers alone and the puller helps only after [`HELP_AFTER`]; long transfers are shared from the
+//! start.
 //!
-//! # The slot's life
+//! # Life cycle of a slot
 //! ```text
 //! puller: clears the slot, sends Pull       OPEN
 //! pusher: engine calls push                 ACCEPTED | YOURS (I cannot copy) | BOUNCE* | GONE*
@@ -20,34 +20,36 @@
 //! puller: its link is over                  LEFT
 //! pusher: all done, or the puller FINISHED, FAILED, REVOKED or LEFT   CLOSED*
 //! ```
-//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
-//! the slot again. The puller reports success when the pusher accepted (so the operation was not cancelled) and the two
-//! counts reach what is wanted, among which is no chunk that it read when the pusher's link was over; it reports failure only when the
-//! pusher can have no copy under way. The pusher reports
-//! when the counts are full or the puller is done. For a puller that LEFT it reports nothing: how the operation ends is known
-//! when the end of the connection is noticed, and nothing is wrong with anybody's memory.
+//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use the
+//! slot again. The puller reports success when the pusher has accepted (so the operation was not cancelled) and the two
+//! counts add up to the requested length, not counting chunks that the puller read after the pusher's link had ended. It
+//! reports failure only when the pusher can have no copy in progress. The pusher reports the end when the counts add up or
+//! the puller is done. For a puller that LEFT the pusher reports nothing: the result of the operation follows when the end of
+//! the connection is noticed, and it is not a fault of anyone's memory.
 //!
-//! The kernel may forbid at any time what it allowed when the connection was made (a seccomp filter, a change of credentials). Then
-//! the whole payload goes as frames, from its beginning: the puller decides so (FRAMES), so that no frame arrives for a pull that has
-//! failed meanwhile, and the pusher sends the first frame after its last copy (BOUNCE).
+//! The kernel may at any time forbid what it allowed when the connection was set up (a seccomp filter, a change of
+//! credentials). Then the whole payload is sent as frames, from its beginning: the puller decides this (FRAMES), so that no
+//! frame arrives for a pull that has failed in the meantime, and the pusher sends the first frame after its last copy
+//! (BOUNCE).
 //!
-//! A peer that lies in a slot harms its own transfer: chunks are checked against our own segments, each side's claims
-//! are bounded, and its own count is its own memory. If a connection ends while the
-//! peer holds a chunk, the transfer ends when the peer lets go of it or its process ends (see `residue`).
+//! A peer that writes wrong values to a slot harms only its own transfer: chunks are checked against this side's own
+//! segments, each side's claims are bounded, and each side keeps its own count in private memory. If a connection ends while
+//! the peer holds a chunk, the transfer ends when the peer lets go of the chunk or its process ends (see `residue`).
 //!
 //! # Letting go
-//! A side whose link is over writes its [`Gone`](super::pair::Gone) word, once and for good, after its last copy. It covers all slots,
-//! also those that are opened later by a puller that has not noticed yet: opening a slot never takes the word back.
+//! When the link of a side has ended, the side sets its [`Gone`](super::pair::Gone) word, once and for good, after its last
+//! copy. The word covers all slots, including slots that are opened later by a puller that has not noticed the end yet:
+//! opening a slot never clears the word.
 //!
-//! Its operations end then, and the memory that they sent from is used for something else, or is gone, while the puller may still read
-//! it. So the puller looks at the word after each chunk that it read: once it is set the chunk is not counted, and a copy that failed is
-//! no fault of memory.
+//! The operations of that side end at this point, and their source memory may be reused or unmapped while the puller may
+//! still read it. So the puller checks the word after each chunk that it read: once the word is set, the chunk is not
+//! counted, and a failed copy is not a fault of memory.
 //!
 //! # Memory that can be revoked
-//! Its owner alone copies: a destination is then not named in the request, nor a source in the offer, so the other side has
-//! no way to it. Each copy of a chunk enters the lease. If that fails, the side says REVOKED in the slot; in frames, the
-//! puller throws away what comes, and the pusher sends one empty `Data` frame at the offset
-//! [`GONE`](crate::wire::head::GONE).
+//! Only its owner copies revocable memory: a revocable destination is not named in the request, and a revocable source is not
+//! named in the offer, so the other side cannot reach it. Each copy of a chunk enters the lease. If that fails, the side
+//! writes REVOKED to the slot; if the payload goes as frames, the puller discards what arrives, and the pusher sends one
+//! empty `Data` frame at the offset [`GONE`](crate::wire::head::GONE).
 
 mod arenas;
 mod claim;
@@ -78,21 +80,21 @@ use crate::transport::process_socket::ProcessSocket;
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
 
-/// The longest chunks, where one side copies through a mapping, and where both use the kernel.
+/// The longest chunks: if one side copies through a mapping, and if both sides use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
 const CMA_CHUNK: u32 = 128 << 10;
-/// A payload that is longer has shorter chunks than that, so that the sides end together.
+/// Longer payloads have shorter chunks, so that both sides finish at the same time.
 const FINE: u64 = 512 << 10;
 const FINE_CHUNK: u32 = 64 << 10;
-/// No chunk is shorter, but the last.
+/// The length of the shortest chunk, except for the last one.
 const CHUNK_LEAST: u32 = 16 << 10;
-/// The puller copies from the start if there is more than this.
+/// The puller copies from the start if more than this is requested.
 const MAPPED_SHARED: u64 = 32 << 10;
 const CMA_SHARED: u64 = 32 << 10;
-/// Otherwise it helps when the pusher has not finished after this.
+/// Otherwise the puller helps if the pusher has not finished after this time.
 const HELP_AFTER: Duration = Duration::from_micros(30);
 
-/// What the pusher says in a slot.
+/// The states that the pusher writes to a slot.
 mod pusher {
     pub(super) const OPEN: u32 = 0;
     pub(super) const ACCEPTED: u32 = 1;
@@ -105,7 +107,7 @@ mod pusher {
     pub(super) const UNABLE: u32 = 8;
 }
 
-/// What the puller says in a slot.
+/// The states that the puller writes to a slot.
 mod puller {
     pub(super) const OPEN: u32 = 0;
     pub(super) const FINISHED: u32 = 1;
@@ -115,31 +117,31 @@ mod puller {
     pub(super) const LEFT: u32 = 5;
 }
 
-/// A transfer's end, to be reported.
+/// The end of a transfer, to be reported.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Pulled(u32, Result<u64, PullError>),
     Pushed(u32, Result<(), PullError>),
 }
 
-/// What a transfer did when it was its turn.
+/// The result of one step of a transfer.
 enum Step {
-    /// Nothing.
+    /// Nothing was done.
     Waits,
-    /// Something, and it goes on.
+    /// Progress was made and more work remains.
     Moved,
-    /// Its last.
+    /// The transfer has ended.
     Ends(End),
 }
 
-/// Everything a link's transfers need.
+/// The state of all transfers of a link.
 #[derive(Debug)]
 pub(super) struct Transfers {
     pair: Arc<Pair>,
     side: usize,
     cma: Option<Cma>,
     arenas: Arenas,
-    /// Our slots that are free, and those whose pusher has still to close them: a bit each.
+    /// Bit masks of this side's slots: the free ones, and those that their pusher has yet to close.
     free: u32,
     closing: u32,
     pulls: Vec<Pull>,
@@ -164,24 +166,25 @@ impl Transfers {
         }
     }
 
-    /// By what the peer's memory is reached: the peer, if the kernel copies, and the arenas of both sides.
+    /// Returns the means of reaching the peer's memory: the peer process, if the kernel copies, and the arenas of both
+    /// sides.
     pub(super) const fn reach(&mut self) -> (Option<&Cma>, &mut Arenas) {
         (self.cma.as_ref(), &mut self.arenas)
     }
 
-    /// For tests: the peer, if the kernel copies.
+    /// For tests: returns the peer process, if the kernel copies.
     #[cfg(all(test, not(loom)))]
     pub(super) fn cma_of_peer(&self) -> Cma {
         self.cma.clone().expect("the kernel copies")
     }
 
-    /// Whether there is nothing to do at all.
+    /// Returns whether there is nothing to do at all.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.pulls.is_empty() & self.pushes.is_empty() & self.waiting.is_empty() & self.ended.is_empty()
     }
 
-    /// Whether nothing can be done before the peer does something (and rings).
+    /// Returns whether nothing can be done before the peer acts (and rings).
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ended.is_empty()
@@ -189,7 +192,7 @@ impl Transfers {
             && self.pushes.iter().all(Push::only_waits)
     }
 
-    /// Fills in where the offer's source lies, for peers that can map it.
+    /// Fills in the arena and offset of the offer's source, for peers that can map it.
     pub(super) fn complete_offer(&mut self, payload: &Segments) -> Option<Offer> {
         let mut offer = Offer::default();
         if payload.len() != size_of::<Offer>() || payload.copy_to(0, offer.as_mut_bytes()) != size_of::<Offer>() {
@@ -204,10 +207,10 @@ impl Transfers {
         Some(offer)
     }
 
-    /// Moves everything one step, and copies at most one chunk. Whether anything happened.
+    /// Advances each transfer by one step, and makes at most one copy. Returns whether anything happened.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// If the peer violated the protocol, or a frame could not be sent.
     pub(super) fn step(
         &mut self,
         sender: &mut Sender,
@@ -229,7 +232,7 @@ impl Transfers {
             moved = true;
         }
         for index in 0..self.pulls.len() {
-            // The oldest first; what ended is taken out below, so that indices stand.
+            // The oldest first. Ended pulls are removed below, so that indices stay valid.
             match self.pulls[index].step(&self.pair, self.side, sender, &mut may_copy)? {
                 Step::Waits => continue,
                 Step::Moved => {}
@@ -253,7 +256,7 @@ impl Transfers {
         Ok(moved)
     }
 
-    /// A slot of ours that nobody uses any more.
+    /// Takes a slot of this side that is no longer in use.
     fn take_slot(&mut self) -> Option<(u8, &Slot)> {
         if self.free == 0 {
             let mut closing = self.closing;
@@ -273,17 +276,18 @@ impl Transfers {
         Some((index as u8, slot))
     }
 
-    /// A `Data` frame.
+    /// Handles a `Data` frame.
     ///
     /// # Errors
-    /// If it fits no pull of ours.
+    /// If the frame matches no pull of this side.
     pub(super) fn data(&mut self, head: &Head, payload: View<'_>) -> Result<(), TransferError> {
         let pull = self.pulls.iter_mut().find(|pull| pull.token() == head.id);
         let pull = pull.ok_or(TransferError::Protocol("data that nobody asked for"))?;
         pull.data(&self.pair, self.side, head.tag, payload)
     }
 
-    /// Stops all transfers, and lets go of what is the peer's. True once the peer can have no copy into our memory under way.
+    /// Stops all transfers, and closes the peer's slots where transfers are over. Returns true once the peer can have no
+    /// copy into our memory in progress.
     pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
         self.waiting.clear();
         for mut push in self.pushes.drain(..) {
@@ -294,25 +298,26 @@ impl Transfers {
         quiet
     }
 
-    /// The link is over, and nothing of the peer's is copied to any more: neither for a pull that was being served, nor for one
-    /// whose request nobody will read.
+    /// Marks this side as gone, because the link has ended. From then on nothing is copied to the peer's memory: neither
+    /// for a pull that was being served, nor for one with a request that is never read.
     pub(super) fn let_go(&self) {
         self.pair.gone(self.side).set();
     }
 
-    /// After [`quiesce`](Self::quiesce): token and slot of each pull into our memory that the peer may be copying for.
+    /// Returns, after [`quiesce`](Self::quiesce), token and slot of each pull into our memory for which the peer may be
+    /// copying.
     pub(super) fn held(&mut self) -> Vec<(u32, u8)> {
         let Self { pulls, pair, side, .. } = self;
         pulls.iter_mut().filter_map(|pull| pull.abandon(pair, *side)).collect()
     }
 }
 
-/// Why a transfer cannot go on, and the link with it.
+/// The reason why a transfer cannot continue, nor the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferError {
-    /// The peer did wrong.
+    /// The peer violated the protocol.
     Protocol(&'static str),
-    /// A frame could not be sent, and not for want of room.
+    /// A frame could not be sent, for a reason other than lack of room.
     Send(SendError),
 }
 

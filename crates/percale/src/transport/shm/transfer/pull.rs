@@ -19,7 +19,7 @@ use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
-/// A pull that has no slot yet, or whose frame found no room.
+/// A pull that has no slot yet, or for which there was no room to send the frame.
 #[derive(Debug)]
 pub(super) struct Waiting {
     id: u32,
@@ -28,7 +28,7 @@ pub(super) struct Waiting {
     token: u32,
 }
 
-/// A pull under way.
+/// A pull in progress.
 #[derive(Debug)]
 pub(super) struct Pull {
     token: u32,
@@ -37,12 +37,12 @@ pub(super) struct Pull {
     wanted: u64,
     chunk: u64,
     way: Way,
-    /// Bytes that we copied, and chunks that we asked for.
+    /// Bytes that this side copied, and claims that it made.
     copied: u64,
     claims: u64,
     /// Nothing is left to claim.
     exhausted: bool,
-    /// Not before this; at once if `None`.
+    /// The time before which this side does not copy; `None` if it copies at once.
     help_at: Option<Instant>,
     phase: Phase,
 }
@@ -50,31 +50,32 @@ pub(super) struct Pull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// We cannot go on, and wait until the pusher has let go.
+    /// This side cannot continue, and waits until the pusher has let go.
     Failed(PullError),
-    /// It has to come as frames, and the pusher has still to stop copying.
+    /// The payload has to be sent as frames, and the pusher has yet to stop copying.
     Asked,
-    /// It comes as frames, of which so many bytes have come.
+    /// The payload arrives as frames; this many bytes have arrived.
     Bounce(u64),
-    /// The same, but there is no place for it any more.
+    /// Like `Bounce`, but the destination was revoked and the bytes are discarded.
     Discard(u64),
-    /// It came as frames, and no more will come.
+    /// The payload arrived as frames, and no more will arrive.
     Void(PullError),
     Over,
 }
 
-/// Whether the pusher is done with this slot.
+/// Returns whether the pusher is done with this slot.
 pub(super) fn is_closed(slot: &Slot) -> bool {
     is_closing(slot.pusher.0.state.load(Ordering::Acquire))
 }
 
-/// Whether the pusher can have no copy for this slot of `side` under way, after the puller said that it failed: for now and, as the
-/// puller opens it no more, for good.
+/// Returns whether the pusher can have no copy for this slot of `side` in progress, after the puller wrote that it has
+/// failed. A true result is final, because the puller does not open the slot again.
 pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
     pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(1 - side)))
 }
 
-/// As [`has_let_go`]. The pusher's word about everything comes after its last copy, and covers slots that were opened after it.
+/// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word, which is set after its last copy and also covers slots
+/// that were opened later.
 pub(super) fn is_let_go(slot: &Slot, gone: &Gone) -> bool {
     gone.is_set() || has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
 }
@@ -83,18 +84,18 @@ const fn is_closing(state: u32) -> bool {
     matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
 }
 
-/// Whether the pusher can have no copy under way: it is done with the slot, or waits for us to be.
+/// Returns whether the pusher can have no copy in progress: it is done with the slot, or waits until the puller is.
 const fn has_stopped(state: u32) -> bool {
     is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED | pusher::UNABLE)
 }
 
 impl Transfers {
-    /// Starts a pull; it never fails, but may wait for its turn.
+    /// Starts a pull. It never fails, but may wait for its turn.
     pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) {
         self.waiting.push_back(Waiting { id, offer: *offer, into: into.clone(), token });
     }
 
-    /// Starts what waits, as far as there are slots and room. Whether anything was started.
+    /// Starts waiting pulls, as far as there are slots and room. Returns whether any was started.
     pub(in super::super) fn start_waiting(&mut self, sender: &mut Sender) -> Result<bool, TransferError> {
         let mut started = false;
         while let Some(waiting) = self.waiting.pop_front() {
@@ -113,7 +114,7 @@ impl Transfers {
     fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
         let Waiting { id, offer, into, token } = waiting;
         let wanted = offer.len.get().min(into.len() as u64);
-        // What can be revoked is written by nobody but us: the pusher learns of no place.
+        // Only this side writes to revocable memory: the request does not name its location.
         let ours = into.is_revocable();
         let place = if ours { &Segments::EMPTY } else { into.place() };
         let mut request = Request {
@@ -180,7 +181,7 @@ impl Transfers {
     }
 }
 
-/// How much one claim copies: large enough to be worth a system call or a claim, small enough that both sides get some.
+/// Returns the length of a chunk: large enough to be worth a system call or a claim, small enough that both sides get some.
 fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
     let (parts, least) = if wanted > FINE { (16, FINE_CHUNK) } else { (4, CHUNK_LEAST) };
@@ -273,7 +274,7 @@ impl Pull {
         Ok(Step::Moved)
     }
 
-    /// Claims a chunk and copies it.
+    /// Claims chunks and copies them.
     fn copy(&mut self, slot: &Slot, theirs: &Gone, sender: &mut Sender, may_copy: &mut bool) {
         let total = self.wanted.div_ceil(self.chunk);
         let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
@@ -287,8 +288,9 @@ impl Pull {
         let len = (chunks.end * self.chunk).min(self.wanted) - offset;
         let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
         if theirs.was_set() {
-            // The operation is over there, and its memory may have been something else when it was read, or missing. Nothing that is read
-            // from now on counts; how ours ends is known when the end of the connection is noticed.
+            // The operation has ended on the other side, and its memory may have been reused, or missing, when it
+            // was read. Nothing that is read from now on counts; the result of our operation follows when the end
+            // of the connection is noticed.
             self.exhausted = true;
             return;
         }
@@ -307,7 +309,7 @@ impl Pull {
         sender.poke();
     }
 
-    /// One of the sides cannot copy: all of it has to come as frames.
+    /// Requests the whole payload as frames, because one of the sides cannot copy.
     #[cold]
     fn ask_for_frames(&mut self, slot: &Slot, sender: &mut Sender) {
         self.phase = Phase::Asked;
@@ -315,7 +317,7 @@ impl Pull {
         sender.poke();
     }
 
-    /// Bytes at `offset` that came in a frame.
+    /// Handles the bytes at `offset` that arrived in a frame.
     pub(super) fn data(
         &mut self,
         pair: &Pair,
@@ -326,7 +328,8 @@ impl Pull {
         let (arrived, discard) = match self.phase {
             Phase::Bounce(arrived) => (arrived, false),
             Phase::Discard(arrived) => (arrived, true),
-            // Seen before its state was: but a pusher that has not written that may still be copying.
+            // A frame may be handled before the state is read; but a pusher that has not written this state may
+            // still be copying.
             Phase::Copying | Phase::Asked
                 if self.slot(pair, side)?.pusher.0.state.load(Ordering::SeqCst) == pusher::BOUNCE =>
             {
@@ -353,11 +356,11 @@ impl Pull {
         Ok(())
     }
 
-    /// Stops, for a link that ends. Token and slot, if the pusher may be copying into our memory.
+    /// Stops the pull, because the link ends. Returns token and slot if the pusher may be copying into our memory.
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
         if !matches!(self.phase, Phase::Failed(_)) {
-            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // Otherwise it says why it stopped.
+            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // Otherwise the state gives the reason why it stopped.
         }
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();

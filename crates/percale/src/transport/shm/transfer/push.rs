@@ -11,14 +11,14 @@ use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind};
 
-/// The smallest chunk that a peer may ask for, so that one cannot make us work for nothing.
+/// The smallest chunk that a peer may request, so that it cannot cause excessive work.
 const CHUNK_MIN: u32 = 4096;
 
-/// A push under way.
+/// A push in progress.
 #[derive(Debug)]
 pub(super) struct Push {
     id: u32,
-    /// The puller's name for it, which frames carry.
+    /// The puller's name for the transfer, which frames carry.
     token: u32,
     slot: u8,
     source: Lease,
@@ -34,20 +34,20 @@ pub(super) struct Push {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// We cannot go on, and wait until the puller has seen it.
+    /// This side cannot continue, and waits until the puller has seen that.
     Failed(PullError),
-    /// It goes as frames with this id, of which so many bytes are gone.
+    /// The payload is sent as frames with this id; this many bytes have been sent.
     Bounce(u32, u64),
-    /// It went as frames with this id; what is left was revoked, and the puller has still to be told.
+    /// The payload was sent as frames with this id; the rest was revoked, and the puller has yet to be notified.
     Void(u32),
 }
 
 impl Transfers {
-    /// Serves the peer's pull of our operation `id` from `source`. A source that is shorter than what is wanted says
-    /// that the operation is gone; nothing is then reported here.
+    /// Serves the peer's pull of our operation `id` from `source`. A source that is shorter than the requested length
+    /// means that the operation no longer exists; nothing is then reported here.
     ///
     /// # Errors
-    /// If the request is not one.
+    /// If the request is invalid.
     pub(in super::super) fn push(
         &mut self,
         id: u32,
@@ -107,14 +107,15 @@ impl Transfers {
             phase,
         };
         if !push.exhausted {
-            // The peer waits: the first chunk at once. (Not poked yet: the step does it, if there is a chunk.)
+            // The peer waits, so the first chunk is copied at once. (The peer is not poked yet: the step does
+            // that if there is a chunk.)
             match push.step(&self.pair, theirs, sender, &mut true)? {
                 Step::Ends(end) => {
                     self.ended.push(end);
                     return Ok(());
                 }
                 Step::Moved => {}
-                Step::Waits => sender.poke(), // The peer may have copied all of it, and waits for our consent.
+                Step::Waits => sender.poke(), // The peer may have copied everything already, and waits until the pull is accepted.
             }
         } else {
             sender.poke();
@@ -168,7 +169,7 @@ impl Push {
         Ok(Step::Moved)
     }
 
-    /// Claims a chunk and copies it, if it is our turn. Whether it tried.
+    /// Claims chunks and copies them, if that is possible now. Returns whether it tried.
     fn copy(&mut self, slot: &Slot, may_copy: &mut bool) -> bool {
         if self.exhausted
             || self.phase != Phase::Copying
@@ -205,11 +206,11 @@ impl Push {
         true
     }
 
-    /// Lets go of the slot if the transfer is over; then how it ended.
+    /// Closes the slot if the transfer is over. Returns the result, unless the puller LEFT.
     fn close(&mut self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
             (puller::LEFT, _) => {
-                // Stops for good. The end of the connection is the operation's.
+                // Stops for good. The operation ends with the connection.
                 self.exhausted = true;
                 slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
                 return None;
@@ -226,7 +227,8 @@ impl Push {
         Some(result)
     }
 
-    /// Stops, for a link that ends: lets go of a slot whose transfer is over. Others are [let go](Transfers::let_go) without that.
+    /// Stops the push, because the link ends: closes its slot if the transfer is over. [`let_go`](Transfers::let_go)
+    /// covers the others.
     pub(super) fn abandon(&mut self, pair: &Pair, theirs: usize) {
         if self.holds_slot(self.slot)
             && let Some(slot) = pair.slot(theirs, usize::from(self.slot))
@@ -250,7 +252,7 @@ impl Push {
                 Err(SendError::Refused(Refused::Full)) => break,
                 Err(error) => return Err(TransferError::Send(error)),
             }
-            // A few at a time: others want to be served as well.
+            // Only a few at a time: other transfers have to be served as well.
             if gone - from >= self.chunk {
                 break;
             }
@@ -263,7 +265,7 @@ impl Push {
         })
     }
 
-    /// Tells the puller that no more comes, once there is room for that.
+    /// Notifies the puller that no more data follows, once there is room for that.
     fn give_up(&self, token: u32, sender: &mut Sender) -> Result<Step, TransferError> {
         let head = Head { kind: Kind::Data, flags: Flags::ID, len: 0, tag: GONE, data: 0, id: token };
         match sender.send(&head, &Segments::EMPTY, false) {

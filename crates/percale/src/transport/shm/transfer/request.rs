@@ -1,27 +1,27 @@
-//! The payload of a `Pull` frame between shared-memory links: 40 bytes, so that the frame is one line.
+//! The payload of a `Pull` frame between shared-memory links: 40 bytes, so that the frame fits one line.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the puller wants the payload, and in which slot both account for it.
+/// The destination of a pull, and the slot in which both sides keep account of it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Request {
     /// The puller's slot, or [`NO_SLOT`] if nothing is wanted.
     pub(super) slot: u8,
-    /// 1 if the puller can copy by itself.
+    /// 1 if the puller can copy the payload itself.
     pub(super) puller_copies: u8,
-    /// Segments of the destination. It can be written from outside only if there is one; a destination that can be revoked
-    /// says 0.
+    /// The number of segments of the destination. It can be written from outside only if there is one; 0 for a
+    /// destination that can be revoked.
     pub(super) pieces: u8,
     pub(super) reserved: u8,
-    /// Bytes in a chunk.
+    /// The length of a chunk in bytes.
     pub(super) chunk: U32,
-    /// Bytes wanted, from the source's beginning.
+    /// The number of bytes requested, from the source's beginning.
     pub(super) wanted: U64,
-    /// The destination's first byte, in the puller.
+    /// The address of the destination's first byte in the puller.
     pub(super) address: U64,
-    /// The puller's arena that the destination lies in, or 0; and where.
+    /// The puller's arena that holds the destination, or 0; `offset` is the position in that arena.
     pub(super) arena: U32,
     pub(super) reserved2: U32,
     pub(super) offset: U64,
@@ -29,5 +29,5 @@ pub(super) struct Request {
 
 const _: () = assert!(size_of::<Request>() == 40);
 
-/// The slot of a pull of nothing.
+/// The slot number of a pull of zero bytes.
 pub(super) const NO_SLOT: u8 = 0xFF;

@@ -1,4 +1,4 @@
-//! How one side of a transfer copies: through a mapping of the other's arena, by the kernel, or not at all.
+//! How one side of a transfer copies: through a mapping of the other side's arena, by the kernel, or not at all.
 
 #![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
 
@@ -9,33 +9,33 @@ use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
 use crate::transport::PullError;
 
-/// The other side's end of a transfer, as far as we can reach it.
+/// How this side reaches the other side's memory in a transfer.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Way {
-    /// Not at all.
+    /// The memory cannot be reached.
     None,
-    /// It lies in an arena that we have mapped.
+    /// The memory lies in an arena that is mapped here.
     Mapped(Remote),
-    /// It is at this address of the peer's.
+    /// The memory is at this address of the peer.
     Cma(Cma, u64),
 }
 
-/// Where the other side's end of a transfer is, as it says.
+/// The location of the other side's memory in a transfer, as reported by that side.
 pub(in super::super) struct Told {
-    /// Segments: only one is reached from outside.
+    /// The number of segments; only a single segment can be reached from outside.
     pub(in super::super) pieces: u32,
-    /// Its arena that holds it, or 0, and where in that.
+    /// The arena that holds the memory, or 0, and the offset in that arena.
     pub(in super::super) arena: u32,
     pub(in super::super) offset: u64,
-    /// Its address, or 0 if that is not for us.
+    /// The address, or 0 if it is not given to this side.
     pub(in super::super) address: u64,
 }
 
 impl Way {
-    /// The way to `len` bytes there: through a mapping if we have one, else by the kernel.
+    /// Returns the way to `len` bytes there: a mapping if there is one, otherwise the kernel.
     ///
     /// # Errors
-    /// As of [`Arenas::find`].
+    /// As for [`Arenas::find`].
     pub(in super::super) fn to(
         told: &Told,
         len: u64,
@@ -62,8 +62,8 @@ impl Way {
         matches!(self, Self::Mapped(_))
     }
 
-    /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination), which it enters for
-    /// that. Both ends were checked to be at least `offset + len` long.
+    /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination), and enters that
+    /// lease for the copy. The caller has checked that both ends are at least `offset + len` bytes long.
     pub(in super::super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), NoWay> {
         let (into, _held) = into.enter().ok_or(NoWay::Failed(PullError::Revoked))?;
         match self {
@@ -80,7 +80,8 @@ impl Way {
         }
     }
 
-    /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
+    /// Copies `len` bytes at `offset` of the transfer from `source` (the whole source) to the peer. The caller has
+    /// checked the lengths as for `fetch`.
     pub(in super::super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), NoWay> {
         let (source, _held) = source.enter_part(offset, len).ok_or(NoWay::Failed(PullError::Revoked))?;
         match self {
@@ -98,12 +99,12 @@ impl Way {
     }
 }
 
-/// Why nothing, or not all, was copied.
+/// The reason why nothing, or not everything, was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum NoWay {
     /// The transfer fails.
     Failed(PullError),
-    /// We copy no more: the bytes have to go as frames.
+    /// This side no longer copies: the bytes have to be sent as frames.
     Closed,
 }
 
@@ -111,7 +112,7 @@ impl From<NoCopy> for NoWay {
     fn from(why: NoCopy) -> Self {
         match why {
             NoCopy::Fault => Self::Failed(PullError::Fault),
-            // If the peer's process ended, so will the connection, which then says why.
+            // If the peer's process has ended, the connection ends as well, and then reports the reason.
             NoCopy::Refused | NoCopy::Ended => Self::Closed,
         }
     }

@@ -361,7 +361,7 @@ fn a_goodbye_waits_for_pushes() {
     a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
     let mut end = None;
     until(|| {
-        // Once all has left, the other end's close may be all that there is to hear.
+        // Once all has left, the other end's close may be all that is left to receive.
         a.poll(0, &mut at_a).ok();
         end = b.poll(0, &mut at_b).err();
         end.is_some()

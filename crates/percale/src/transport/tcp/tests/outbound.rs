@@ -1,4 +1,4 @@
-//! How writes are put together, on a stream that takes as much as it is told to.
+//! Tests of how writes are put together, on a stream that accepts a given number of bytes.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::transport::tcp::outbound::{FLUSH_BYTES, Outbound, QUEUE_LIMIT};
 use crate::transport::tcp::socket::Stream;
 
-/// Takes as much as it is told to and remembers the lengths of the writes.
+/// Accepts a given number of bytes and remembers the lengths of the writes.
 #[derive(Default)]
 pub(in crate::transport::tcp) struct Slow {
     pub(in crate::transport::tcp) writes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! The structures and constants here against libibverbs' own headers: a C program prints what those say.
+//! Compares the structures and constants here with libibverbs' own headers: a C program prints the headers' values.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -88,7 +88,7 @@ fn facts() -> Vec<Fact> {
     }
 }
 
-/// What the headers say of each of these expressions; `None` if there are no headers or no compiler.
+/// Evaluates each of these expressions with the C headers; `None` if there are no headers or no compiler.
 fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
     let mut source =
         String::from("#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");

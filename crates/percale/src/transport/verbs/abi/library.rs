@@ -27,8 +27,8 @@ macro_rules! functions {
 
         impl Library {
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the symbols are functions of these types: the library's name names the interface's version, whose
-                // header declares them so.
+                // SAFETY: the symbols are functions of these types: the library's name contains the version of the interface, and the header of that
+                // version declares them so.
                 $(let $name = unsafe {
                     library.get::<unsafe extern "C" fn($($arg),*) $(-> $result)?>(
                         concat!(stringify!($name), "\0").as_bytes(),
@@ -41,7 +41,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// The devices that are here, and how many; null and errno if that cannot be told.
+    /// The devices that are here, and how many; null and errno if that cannot be determined.
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut Device;
     /// Frees such a list, and the devices in it that were not opened.
     ibv_free_device_list: fn(*mut *mut Device);
@@ -81,7 +81,7 @@ functions! {
     ibv_modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     /// Ends it; the result is an errno.
     ibv_destroy_qp: fn(*mut Qp) -> c_int;
-    /// Reads what the device tells unasked; 0, or -1 and errno.
+    /// Reads an asynchronous event of the device; 0, or -1 and errno.
     ibv_get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
     /// Acknowledges that.
     ibv_ack_async_event: fn(*mut AsyncEvent);
@@ -99,8 +99,8 @@ impl Library {
     fn load() -> Result<Self, String> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| NAME.into());
         let shown = name.display();
-        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well. Whoever names another
-        // library answers for it.
+        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well. A user that names another library vouches
+        // for it.
         let library =
             unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
         let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;

@@ -51,7 +51,7 @@ numbers! {
     /// Kinds of windows.
     MW_TYPE_1: c_int = 1, "IBV_MW_TYPE_1";
     MW_TYPE_2: c_int = 2, "IBV_MW_TYPE_2";
-    /// What a device says that it can do.
+    /// Capabilities of a device.
     DEVICE_MEM_WINDOW: c_uint = 1 << 17, "IBV_DEVICE_MEM_WINDOW";
     DEVICE_MEM_WINDOW_TYPE_2A: c_uint = 1 << 23, "IBV_DEVICE_MEM_WINDOW_TYPE_2A";
     DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24, "IBV_DEVICE_MEM_WINDOW_TYPE_2B";
@@ -62,7 +62,7 @@ numbers! {
     WR_RDMA_READ: c_int = 4, "IBV_WR_RDMA_READ";
     WR_LOCAL_INV: c_int = 7, "IBV_WR_LOCAL_INV";
     WR_BIND_MW: c_int = 8, "IBV_WR_BIND_MW";
-    /// What a request wants besides.
+    /// Flags of a request.
     SEND_FENCE: c_int = 1, "IBV_SEND_FENCE";
     SEND_SIGNALED: c_int = 1 << 1, "IBV_SEND_SIGNALED";
     SEND_INLINE: c_int = 1 << 3, "IBV_SEND_INLINE";
@@ -75,10 +75,10 @@ numbers! {
     WC_RNR_RETRY_EXC_ERR: c_int = 13, "IBV_WC_RNR_RETRY_EXC_ERR";
     /// What a completion is of: a bit that all receives have.
     WC_RECV: c_int = 1 << 7, "IBV_WC_RECV";
-    /// What a completion says besides.
+    /// Flags of a completion.
     WC_WITH_IMM: c_int = 1 << 1, "IBV_WC_WITH_IMM";
     WC_WITH_INV: c_int = 1 << 3, "IBV_WC_WITH_INV";
-    /// What a device tells unasked.
+    /// Asynchronous events of a device.
     EVENT_CQ_ERR: c_int = 0, "IBV_EVENT_CQ_ERR";
     EVENT_DEVICE_FATAL: c_int = 8, "IBV_EVENT_DEVICE_FATAL";
 }

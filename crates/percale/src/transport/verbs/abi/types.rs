@@ -177,7 +177,7 @@ pub(crate) struct MwBind {
     pub(crate) bind_info: MwBindInfo,
 }
 
-/// A descriptor that tells of completions.
+/// A descriptor that signals completions.
 #[repr(C)]
 pub(crate) struct CompChannel {
     pub(crate) context: *mut Context,
@@ -399,7 +399,7 @@ pub(crate) struct Wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// What a device tells unasked.
+/// An asynchronous event of a device.
 #[repr(C)]
 pub(crate) struct AsyncEvent {
     /// What it is about: a pointer, or a port's number.

@@ -1,4 +1,4 @@
-//! What an initiator knows of a target's regions, while the target says whatever it likes.
+//! Fuzzes what an initiator knows of a target's regions: the target sends arbitrary answers.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ enum Known {
     Granted(Grant),
 }
 
-/// Asks, hears and forgets as arbitrary bytes say. What is known is what the last answer to a question of ours said, until it is gone.
+/// Asks, learns and forgets as arbitrary bytes direct. What is known is the content of the last answer to a question of ours, until it is gone.
 pub fn fuzz_grants(mut bytes: &[u8]) {
     let mut grants = Grants::default();
     let (mut model, mut asked) = (HashMap::new(), HashMap::new());

@@ -1,10 +1,10 @@
 //! The target's record of one peer: its end of the peer's queue pair, and what was granted to it.
 //!
-//! A region is granted by registering it with its rights; a window by binding one of the device's, over this queue pair, to a registration
-//! without rights of peers ([`Extent`] says of what).
+//! A region is granted by registering it with its rights; a window by binding one of the device's windows, over this queue pair, to a registration
+//! without rights for peers ([`Extent`] defines the extent of that registration).
 //!
-//! It outlives its link as long as a region that was granted to the peer is being closed. Locks: a window's grants, then its region's, then the
-//! record's own; never the other way round, and never those of two regions or two windows.
+//! The record outlives its link as long as a region that was granted to the peer is being closed. Locks: a window's grants, then its region's, then
+//! the record's own; never the other way round, and never those of two regions or two windows.
 
 #![expect(unsafe_code, reason = "registers regions' memory; the block states its reason")]
 
@@ -27,7 +27,7 @@ pub(super) struct VerbsGrantee {
     /// How windows are granted, if they are.
     using: Option<Using>,
     record: Mutex<Record>,
-    /// The peer is to be told of something: looked at without the lock.
+    /// The peer has to be notified of something. Read without the lock.
     any_news: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Drop for Locked<'_> {
 }
 
 impl VerbsGrantee {
-    /// For a peer whose queue pair has its other end in this protection domain.
+    /// Creates the record of a peer. The other end of the peer's queue pair is in this protection domain.
     pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
         let record = Mutex::new(Record::new(using));
         Self { domain, using, record, any_news: AtomicBool::new(false) }
@@ -85,11 +85,11 @@ impl VerbsGrantee {
         former
     }
 
-    /// Regions whose grants are taken back may be granted to the peer anew, or are so to nobody.
+    /// Removes grants that have ended from their regions, which may then be granted to the peer anew, or are no longer granted to it.
     fn forget(self: &Arc<Self>, ended: Vec<(u32, Weak<Registered>)>) {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         for (number, region) in ended {
-            // If the device has not ended something, who closes the region waits for it.
+            // If the device has not ended something, the grant stays, so that a thread that closes the region waits for it.
             if let Some(region) = region.upgrade().filter(|_| !self.is_stuck()) {
                 region.grants().forget(number, &me);
             }
@@ -101,7 +101,7 @@ impl VerbsGrantee {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
-        // Held until the grant is noted: who closes the region, or has its writes counted, then finds it, or was there before.
+        // Held until the grant is noted: a thread that closes the region, or has its writes counted, then finds the grant, or came before it.
         let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
@@ -134,7 +134,7 @@ impl VerbsGrantee {
             Ok(made) => made,
             Err(located) => {
                 if self.is_stuck() {
-                    // Perhaps of this region: who closes it waits.
+                    // What is stuck may belong to this region: a thread that closes the region waits for it.
                     let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
                 }
                 return located;
@@ -162,7 +162,7 @@ impl VerbsGrantee {
 
     /// Lets the peer reach a region's memory by registering it.
     fn by_registration(&self, memory: Segment, mut rights: Rights) -> Result<(u32, Way, Locked<'_>), Located> {
-        // A device wants the local right for the remote one.
+        // A device requires the local right for the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
         let registration = Arc::new(self.register(memory, rights)?);
         let mut record = self.record();
@@ -191,7 +191,7 @@ impl VerbsGrantee {
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
         let Some(number) = record.take() else {
-            drop(registration); // Who ends it has it alone.
+            drop(registration); // It can be ended only without other references.
             record.leave(under);
             return Err(Located::Executed);
         };
@@ -224,7 +224,7 @@ impl VerbsGrantee {
             Ok((Under::Own(Arc::clone(&registration)), registration))
         };
         let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else { return own() };
-        // Held until it is noted, so that who closes the region finds it.
+        // Held until the registration is noted, so that a thread that closes the region finds it.
         let mut grants = region.grants();
         if let Some((number, registration)) = self.record().beneath(&region) {
             return Ok((Under::Shared(number), registration));
@@ -247,12 +247,12 @@ impl VerbsGrantee {
         Ok((Under::Shared(number), registration))
     }
 
-    /// Whether something stands that should have ended: then there is no other queue pair to reach it by.
+    /// Returns whether something stands that should have ended. No other queue pair is made then, because it could be reached over that one.
     pub(super) fn is_stuck(&self) -> bool {
         self.record().is_stuck()
     }
 
-    /// What the peer is to be told: grants that are gone, by their numbers and keys, and whether its queue pair is in error.
+    /// Takes what the peer has to be notified of: grants that are gone, by their numbers and keys, and whether its queue pair is in error.
     pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
         if !self.any_news.swap(false, Ordering::AcqRel) {
             return (Vec::new(), false);
@@ -270,15 +270,15 @@ impl VerbsGrantee {
         (gone, is_over)
     }
 
-    /// Whether there is something to be told.
+    /// Returns whether the peer has to be notified of something.
     pub(super) fn has_news(&self) -> bool {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Nothing of the peer's names a grant any more that is gone. What was forgotten before is no matter.
+    /// Handles the peer's answer that nothing of the peer names a grant that is gone any more. A number that was forgotten before is ignored.
     ///
     /// # Errors
-    /// If it was not told so.
+    /// If the peer was not notified that the grant is gone.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {
@@ -364,8 +364,8 @@ impl Grantee for VerbsGrantee {
     fn release(&self, _: u32) {} // When the peer has forgotten it.
 }
 
-/// The memory of a region or a window, if the device may reach it: it is there as long as the region, in one piece, and nobody is to be told of
-/// what is written.
+/// Returns the memory of a region or a window if the device may reach it: the memory exists as long as the region, is in one piece on the host, and
+/// no counters are attached that writes would have to update.
 fn reachable(region: &Registered) -> Option<Segment> {
     let plain = region.is_backed() && region.device().is_none() && region.counters().is_empty();
     region.place().only().filter(|memory| plain && !memory.is_empty() && memory.len() as u64 == region.len())

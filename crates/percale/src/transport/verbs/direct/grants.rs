@@ -69,7 +69,7 @@ impl Grants {
     /// Notes an answer.
     ///
     /// # Errors
-    /// If nobody asked.
+    /// If there was no such question.
     pub(super) fn learn(&mut self, question: u32, located: &Located) -> Result<(), &'static str> {
         let asked = self.asked.iter().position(|(number, _)| *number == question);
         let (_, key) = self.asked.swap_remove(asked.ok_or("an answer about a region that nobody asked for")?);

@@ -28,18 +28,18 @@ const PROVEN: u64 = 64;
 /// How far the queue pair is.
 #[derive(Debug)]
 enum State {
-    /// None; not tried again before that.
+    /// None; not tried again before this time.
     None(Option<Instant>),
     /// Ours is being made.
     Making(Making<Made>),
-    /// The peer was told of it.
+    /// Ours was offered to the peer.
     Offered(Made),
     /// It is being connected.
     Connecting(Making<Made>),
     Up(Lane),
     /// No more is posted. When nothing is under way any more, these accesses are given back.
     Broken(Lane, Vec<Undone>),
-    /// The peer wants none.
+    /// The peer refuses to have one.
     Off(String),
 }
 
@@ -61,17 +61,17 @@ pub(super) struct Initiator {
     local: Local,
     /// The number of the next request.
     next: u64,
-    /// That of the first one over this queue pair.
+    /// The number of the first request over this queue pair.
     first: u64,
     /// Queue pairs that broke since one proved to be good.
     broken: u32,
-    /// The peer has said that its end of the queue pair is in error.
+    /// The peer has reported that its end of the queue pair is in error.
     is_over: bool,
-    /// So nothing answered: of what was posted nobody knows how much was done.
+    /// A request got no answer for that reason: it is unknown how much was done of what was posted.
     unsure: bool,
     /// The device took no request, though there was room.
     is_dead: bool,
-    /// Grants that are gone: key, the target's number, and the first request that was posted after that was told.
+    /// Grants that are gone: key, the target's number, and the first request that was posted after the report.
     gone: Vec<(u64, u32, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl Initiator {
         }
     }
 
-    /// Whether an access to this memory can be posted. If the target was never asked, it is.
+    /// Returns whether an access to this memory can be posted. If the target was never asked, it is.
     pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool, owed: &mut Owed) -> bool {
         if let State::None(pause) = self.state {
             if pause.is_none_or(|until| Instant::now() >= until) {
@@ -175,10 +175,10 @@ impl Initiator {
         }
     }
 
-    /// Takes what has completed. Whether anything had.
+    /// Takes completions. Returns whether there were any.
     ///
     /// # Errors
-    /// If the connection cannot go on: nobody knows what was done.
+    /// If the connection cannot go on, because it is unknown what was done.
     pub(super) fn completions(
         &mut self,
         me: Connection,
@@ -245,19 +245,19 @@ impl Initiator {
         })
     }
 
-    /// Whether an access that got no answer, and all behind it, can be made again: the target has said that its grant is gone, so it was
-    /// refused, perhaps; and if it was not, nobody can tell that the others are done twice.
+    /// Returns whether an access that got no answer, and all accesses behind it, can be made again. The target has reported that the grant of the
+    /// access is gone, so the access may have been refused; if it was not, it cannot be observed that the accesses behind it are made twice.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
     }
 
-    /// Whether the target has said that an access' grant is gone.
+    /// Returns whether the target has reported that the grant of an access is gone.
     fn is_gone(&self, flight: &Flight) -> bool {
         self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
-    /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.
+    /// Gives back what was not done, the last posted first, if the queue pair broke and nothing is under way any more. Returns whether it did so.
     pub(super) fn give_back(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
         if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
             return false;
@@ -280,7 +280,7 @@ impl Initiator {
         true
     }
 
-    /// Goes on with what is being made, and says which grants are forgotten. Whether anything happened.
+    /// Advances the queue pair that is being made, and reports which grants are forgotten. Returns whether anything happened.
     pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
         let any = self.answer_gone(owed);
         let (State::Making(making) | State::Connecting(making)) = &self.state else { return any };
@@ -307,7 +307,7 @@ impl Initiator {
         true
     }
 
-    /// None now, another later.
+    /// Returns the state without a queue pair, with the pause before another one is made.
     fn again(&mut self) -> State {
         let pause = PAUSE * (1 << self.broken.min(DOUBLED));
         self.broken += 1;
@@ -343,7 +343,7 @@ impl Initiator {
         }
     }
 
-    /// The target says where a region lies.
+    /// Handles the target's answer to the question where a region lies.
     pub(super) fn located(&mut self, question: u32, payload: View<'_>) -> Result<(), &'static str> {
         let mut bytes = [0; size_of::<LocatedBytes>()];
         let whole = payload.len() == bytes.len() && payload.read_into(&mut bytes) == bytes.len();
@@ -362,7 +362,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Says of the grants that are gone which ones nothing under way names any more.
+    /// Reports to the target which of the grants that are gone are no longer named by anything under way. Returns whether there were any.
     fn answer_gone(&mut self, owed: &mut Owed) -> bool {
         if self.gone.is_empty() {
             return false;
@@ -382,12 +382,12 @@ impl Initiator {
         self.gone.len() != before
     }
 
-    /// Whether a queue pair is being made, or takes nothing any more.
+    /// Returns whether a queue pair is being made, or takes nothing any more.
     pub(super) const fn has_chores(&self) -> bool {
         self.is_dead || matches!(self.state, State::Making(_) | State::Connecting(_))
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether nothing is under way.
     pub(super) fn is_calm(&self) -> bool {
         match &self.state {
             State::Up(lane) => lane.flights.is_empty(),
@@ -425,17 +425,17 @@ impl Drop for Initiator {
     }
 }
 
-/// Whether the peer's device refused a request: then it did all before it and does nothing after it.
+/// Returns whether the peer's device refused a request: then it did all before it and does nothing after it.
 const fn is_refused(status: i32) -> bool {
     matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
 }
 
-/// Whether no answer came. A refusal may have been lost, too.
+/// Returns whether no answer came. A refusal may have been lost, too.
 const fn is_unanswered(status: i32) -> bool {
     matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
 }
 
-/// Where in a granted region an access begins, if it may be made.
+/// Returns the offset in a granted region at which an access begins, if it may be made.
 fn offset(grant: &Grant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
     let right = if writes { grant.writes } else { grant.reads };
     admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()

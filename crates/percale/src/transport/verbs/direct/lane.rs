@@ -28,9 +28,9 @@ pub(super) const SLOT: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) number: u64,
-    /// What the engine calls it.
+    /// The engine's name for it.
     pub(super) token: u32,
-    /// Under which key, and by which grant of it.
+    /// The key, and the number of the grant.
     pub(super) grant: (u64, u32),
     pub(super) reads: bool,
     /// Where its slot's bytes go.
@@ -44,7 +44,7 @@ pub(super) struct Wanted<'a> {
     pub(super) writes: bool,
     pub(super) key: u64,
     pub(super) grant: &'a Grant,
-    /// Of the first byte, as the device names it.
+    /// The address of the first byte, as the device names it.
     pub(super) address: u64,
     pub(super) local: &'a Segments,
     pub(super) token: u32,
@@ -122,7 +122,7 @@ impl Lane {
         Some(flight)
     }
 
-    /// Whether the queue pair is this process's, and not its parent's.
+    /// Returns whether the queue pair is this process's, and not its parent's.
     pub(super) fn is_here(&self) -> bool {
         self.pair.domain().context().is_here()
     }

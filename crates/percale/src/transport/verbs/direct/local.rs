@@ -13,9 +13,9 @@ mod registered {
     use super::super::super::{Adapter, Rights, VerbsRegistrar};
     use crate::memory::volatile::{IOV_LIMIT, Segments};
 
-    /// Whose registration cache it is.
+    /// The owner of a registration cache.
     pub(crate) trait Registers: fmt::Debug + Send + Sync {
-        /// The cache, opened with this registrar by whoever comes first; `None` if it cannot be opened.
+        /// Returns the cache, which the first caller opens with its registrar; `None` if it cannot be opened.
         fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>>;
     }
 
@@ -48,8 +48,8 @@ mod registered {
         ) -> Option<Uses> {
             let pins = &self.pins;
             let lane = self.lane.get_or_insert_with(|| {
-                // SAFETY: what is registered is memory of operations, for our own requests alone: no peer has a right to it, and
-                // the device touches it as the operations say.
+                // SAFETY: what is registered is memory of operations, for our own requests alone: no peer has a right to it, and the device touches
+                // it as the operations direct.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
                 pins.cache(registrar).map(Cache::lane)
             });

@@ -20,7 +20,7 @@ pub(super) const READS: u8 = 4;
 /// Something to be made or ended.
 pub(in super::super) struct Task {
     work: Box<dyn FnOnce() + Send>,
-    /// It ends with this.
+    /// The work is dropped unstarted once this has expired.
     wanted: Option<Weak<()>>,
 }
 
@@ -37,7 +37,7 @@ impl Job for Task {
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Task>>;
 
-/// Those of a new domain.
+/// Makes the threads of a new domain.
 pub(in super::super) fn makers() -> Makers {
     Crew::new("percale-pairs")
 }
@@ -55,12 +55,12 @@ impl<T: Send + 'static> Making<T> {
         let (made, result) = sync_channel(1);
         let alive = Arc::new(());
         let wanted = Some(Arc::downgrade(&alive));
-        // If nobody wants it any more it ends there.
+        // A result that is no longer wanted is dropped on that thread.
         makers.start(Task { work: Box::new(move || drop(made.send(make()))), wanted });
         Self { result, _alive: alive }
     }
 
-    /// What came of it, once.
+    /// Returns the result, once.
     pub(super) fn result(&self) -> Option<io::Result<T>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),
@@ -106,7 +106,7 @@ pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &E
     connect(made, peer)
 }
 
-/// Whether the device allows what queue pairs for accesses need; EPERM, which is not asked again, if it does not.
+/// Returns whether the device allows what queue pairs for accesses need; EPERM, which is not asked again, if it does not.
 fn suffices(wire: &WireParts) -> io::Result<()> {
     let limits = wire.adapter.limits();
     let is_enough = limits.reads >= READS.into() && limits.requests >= DEPTH as u32;

@@ -18,24 +18,25 @@
 //! A window is granted by binding one of the device's over that queue pair, to a registration without rights; revoking that takes the device's window
 //! back, and waits for this device alone (`windows`). With its queue pair it ends, too.
 //!
-//! A late access, through a key that is gone, is refused by the device, which puts that queue pair in error. Nothing else goes over it: each
-//! direction has one of its own, apart from the one of the frames. A refusal says that what was posted before was done and what was
-//! posted after was not; so the refused access and those behind it are then executed by the target, in their order, which gives each its
-//! right end. A new queue pair is made for the next ones. The target also says that a grant is gone ([`Kind::Revoked`]), so that late
-//! accesses are rare.
+//! A late access, through a key that is gone, is refused by the device, which puts that queue pair in error. Nothing else uses that queue pair: each
+//! direction has one of its own, apart from the one of the frames. A refusal implies that what was posted before was done and what was posted after
+//! was not; so the refused access and those behind it are then executed by the target, in their order, which gives each access the right result. A
+//! new queue pair is made for later accesses. The target also reports that a grant is gone ([`Kind::Revoked`]), so that late accesses are rare.
 //!
-//! **A target's end in error** answers nothing. The target finds that out when it takes a window back, or puts it in error itself, if something
-//! does not end; and says so. The initiator then posts nothing more to it, and asks for another one, as soon as what is under way is over:
-//! what was acknowledged has been done; reads, and accesses by grants that are gone, are executed by the target, as nobody can tell that such a
-//! one is made twice; of a write by a grant that stands nobody knows whether it was made, and it fails. The connection goes on.
+//! **A target's end in error** answers nothing. The target detects this when it takes a window back, or it puts its end in error itself because
+//! something does not end. In both cases it notifies the initiator. The initiator then posts nothing more to that end, and asks for another one as
+//! soon as what is under way is over. What was acknowledged has been done. Reads, and accesses by grants that are gone, are executed by the target,
+//! because it cannot be observed that such an access is made twice. A write by a grant that stands fails, because it is unknown whether it was made.
+//! The connection goes on.
 //!
-//! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
-//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window of type 2 that
-//! holds before it is bound: its next key is known. Elsewhere the driver chooses, and the key is looked at a moment after it lives.
+//! **The device reuses keys.** A late access must not find its key valid for another region. So the target grants nothing under a key that it has
+//! used for this peer before, until the peer has confirmed that nothing it posted names the old one any more. For a window of type 2 this is checked
+//! before it is bound, because its next key is known. In all other cases the driver chooses the key, and it is checked a moment after it becomes
+//! valid.
 //!
 //! # Trust
-//! What either side says is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing
-//! else. A hostile initiator reaches what it was granted, as far as rights and range go, until it is revoked: the device checks.
+//! Everything that either side sends is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing else. A
+//! hostile initiator reaches what it was granted, as far as rights and range go, until it is revoked: the device checks.
 
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -79,7 +80,8 @@ use crate::wire::queue_pair::{Offered, OfferedBytes};
 /// Accesses that may be under way, and complete, at a time.
 pub(super) const ACCESSES: usize = DEPTH;
 
-/// Frames that may wait for room: more than there are grants to be told of, both ways. A peer that asks and never listens is cut off.
+/// The most frames that may wait for room: more than the grants of both directions that can be reported. A peer that asks and never reads is
+/// disconnected.
 const OWED: usize = 3 * record::GRANTS;
 
 /// In the `id` of a frame about a queue pair.
@@ -101,17 +103,17 @@ pub(crate) enum Unposted {
     Broken,
 }
 
-/// Both sides of a link's direct accesses. A link whose peers never access regions has nothing allocated here.
+/// Both sides of a link's direct accesses. Nothing is allocated here for a link without accesses to regions.
 #[derive(Debug)]
 pub(super) struct Direct {
     /// Our regions; `None` if peers must not reach them by themselves.
     keys: Option<Arc<Keys>>,
-    /// Through whom the peer's accesses come.
+    /// The path of the peer's accesses.
     via: Via,
     pins: Pins,
     initiator: Option<Box<Initiator>>,
     target: Option<Box<Target>>,
-    /// What is to be said.
+    /// Frames that have to be sent.
     owed: Owed,
     /// Accesses were given back just now.
     gave_back: bool,
@@ -127,12 +129,12 @@ impl Owed {
         self.0.push_back((head, payload.to_vec()));
     }
 
-    /// Names a queue pair of ours, or says why there is none.
+    /// Queues the name of a queue pair of ours, or the reason why there is none.
     fn offer(&mut self, id: u32, offered: &Offered) {
         self.push(Head { kind: Kind::QueuePair, id, ..Head::default() }, OfferedBytes::of(offered).as_bytes());
     }
 
-    /// Says as much as there is room for. Whether anything was said.
+    /// Sends as many frames as there is room for. Returns whether any was sent.
     fn send(&mut self, frames: &mut StreamLink<Wire>) -> bool {
         let mut any = false;
         while let Some((head, payload)) = self.0.front() {
@@ -153,7 +155,7 @@ impl Direct {
         Self { keys, via, pins, initiator: None, target: None, owed: Owed::default(), gave_back: false }
     }
 
-    /// Whether a frame of this kind is for [`frame`](Self::frame).
+    /// Returns whether a frame of this kind is for [`frame`](Self::frame).
     #[inline]
     pub(super) const fn takes(kind: Kind) -> bool {
         matches!(kind, Kind::QueuePair | Kind::Locate | Kind::Located | Kind::Revoked)
@@ -200,7 +202,7 @@ impl Direct {
         }
     }
 
-    /// Takes what has completed, goes on with what is being made, and says what is to be said. Whether anything happened.
+    /// Takes completions, advances queue pairs being made, and sends the frames that are due. Returns whether anything happened.
     ///
     /// # Errors
     /// If the connection cannot go on.
@@ -240,8 +242,8 @@ impl Direct {
         Ok(any | self.owed.send(frames))
     }
 
-    /// Whether there is something that goes on only when somebody looks: a queue pair being made, or dead, something to be said, accesses
-    /// that were given back.
+    /// Returns whether there is work that only continues with calls to [`progress`](Self::progress): a queue pair being made, or dead, frames to be
+    /// sent, accesses that were given back.
     #[inline]
     pub(super) fn has_chores(&self) -> bool {
         !self.owed.0.is_empty()
@@ -250,19 +252,19 @@ impl Direct {
             || self.target.as_ref().is_some_and(|target| target.has_chores())
     }
 
-    /// Whether nothing is under way that needs this side.
+    /// Returns whether nothing is under way that needs this side.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         !self.has_chores() && self.initiator.as_ref().is_none_or(|initiator| initiator.is_calm())
     }
 
-    /// Whether an access can be posted. If the peer was never asked about the region, it is.
+    /// Returns whether an access can be posted. If the peer was never asked about the region, it is.
     pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool) -> bool {
         let initiator = self.initiator.get_or_insert_with(|| Box::new(Initiator::new(&self.pins)));
         initiator.reaches(wire, remote, writes, &mut self.owed)
     }
 
-    /// Posts an access, or a part of one, to what is [reached](Self::reaches). Its end is told by the sink, as `token`'s.
+    /// Posts an access, or a part of one, to what is [reached](Self::reaches). The sink reports its end, with `token`.
     pub(super) fn post(
         &mut self,
         writes: bool,
@@ -307,7 +309,7 @@ pub(super) struct WireParts {
     pub(super) peer: Option<super::Gid>,
 }
 
-/// What a frame about a queue pair says.
+/// Decodes the payload of a frame about a queue pair.
 fn offered(payload: View<'_>) -> Result<Offered, &'static str> {
     let mut bytes = [0; size_of::<OfferedBytes>()];
     if payload.len() != bytes.len() {

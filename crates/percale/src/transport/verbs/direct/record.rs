@@ -1,9 +1,9 @@
-//! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
+//! The grants of a target to one peer, by number, and their revocation. The owner of the record holds a lock around each call.
 //!
-//! An *entry* is what is known of a grant. A window's grant *leaves* while the device takes its window back, which is looked for again and
-//! again. Once nothing comes through it any more, the peer is told; until the peer has answered, the entry stays, and no other grant is made
-//! under the same remote key. A grant's *number* carries a generation ([`Table`]), and is the only way to its entry: a late one, of the peer or of
-//! a region that is closed, finds nothing instead of another grant.
+//! An *entry* is what is known of a grant. A window's grant *leaves* while the device takes its window back, which is checked for again and again.
+//! Once no access comes through it any more, the peer is notified; until the peer has answered, the entry stays, and no other grant is made under the
+//! same remote key. A grant's *number* carries a generation ([`Table`]), and is the only way to its entry: a late number, from the peer or from a
+//! region that is closed, finds nothing instead of another grant.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::table::Table;
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
 pub(super) const GRANTS: usize = 4096;
 
-/// A number that no grant has: of what was never told of.
+/// A number that no grant has. It stands for memory that was never offered to the peer.
 pub(super) const NOBODYS: u32 = u32::MAX;
 
 // Its slot is never used.
@@ -31,7 +31,7 @@ pub(super) enum Entry {
         region: Weak<Registered>,
         way: Way,
     },
-    /// A region's registration, to which windows are bound. No peer is told of it.
+    /// A region's registration, to which windows are bound. It is never reported to a peer.
     Beneath {
         region: Weak<Registered>,
         registration: Arc<Registration>,
@@ -48,7 +48,7 @@ pub(super) enum Entry {
         under: Under,
         request: Request,
     },
-    /// Nothing comes through it any more. The peer was told, or is to be told.
+    /// No access comes through it any more. The peer was notified, or has to be notified.
     Gone {
         key: u64,
         remote_key: u32,
@@ -56,7 +56,7 @@ pub(super) enum Entry {
     },
 }
 
-/// By which the peer reaches a region or a window.
+/// The registration or the window by which the peer reaches a region or a window.
 #[derive(Debug)]
 pub(super) enum Way {
     Registration(Arc<Registration>),
@@ -83,11 +83,11 @@ pub(super) struct Record {
     leaving: Vec<u32>,
     /// What the device would not end.
     stuck: Stuck,
-    /// The peer is to be told of grants that are gone.
+    /// Grants are gone, and the peer has to be notified of them.
     pub(super) any_gone: bool,
-    /// The queue pair was put in error for what does not end.
+    /// The queue pair was put in error because something does not end.
     failed: bool,
-    /// The peer was told that it is in error.
+    /// The peer was notified that the queue pair is in error.
     told: bool,
 }
 
@@ -157,14 +157,14 @@ impl Record {
         self.entries.iter_mut().map(|(id, entry)| (id.to_wire(), entry))
     }
 
-    /// Gives a number back that no peer was told of, or that it has forgotten.
+    /// Frees a number that was never sent to the peer, or that the peer has forgotten.
     pub(super) fn give_back(&mut self, number: u32) {
         if let Some(id) = self.entries.find_wire(number) {
             self.entries.remove(id);
         }
     }
 
-    /// The entry of what lies beneath this region's windows, for one more of them.
+    /// Finds the registration beneath this region's windows, and counts one more window on it.
     pub(super) fn beneath(&mut self, of: &Arc<Registered>) -> Option<(u32, Arc<Registration>)> {
         self.all_mut().find_map(|(number, entry)| match entry {
             Entry::Beneath { region, registration, windows, .. } if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) => {
@@ -175,7 +175,7 @@ impl Record {
         })
     }
 
-    /// Whether a grant that the peer has yet to forget was made under this key.
+    /// Returns whether a grant that the peer has yet to forget was made under this key.
     pub(super) fn was_used(&self, key: u32) -> bool {
         was_used(&self.entries, key)
     }
@@ -192,12 +192,12 @@ impl Record {
         })
     }
 
-    /// Whether no windows are bound for the peer now.
+    /// Returns whether no windows are bound for the peer now.
     pub(super) fn refuses(&self) -> bool {
         self.windows.as_ref().is_some_and(Windows::refuses)
     }
 
-    /// Whether something stands that should have ended.
+    /// Returns whether something stands that should have ended.
     pub(super) const fn is_stuck(&self) -> bool {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
@@ -271,7 +271,7 @@ impl Record {
         self.leave(under);
     }
 
-    /// Whether an entry is leaving.
+    /// Returns whether an entry is leaving.
     pub(super) fn is_leaving(&self, number: u32) -> bool {
         matches!(self.get(number), Some(Entry::Leaving { .. }))
     }
@@ -289,7 +289,7 @@ impl Record {
         }
     }
 
-    /// Ends a registration, which nobody uses but windows that do not end either: lets no access through it any more. If the device
+    /// Ends a registration, so that it lets no access through any more. Its only other users are windows that do not end either. If the device
     /// refuses, the queue pair is put in error.
     pub(super) fn end_registration(&mut self, registration: Arc<Registration>) {
         let error = match Arc::try_unwrap(registration).map(Registration::end) {
@@ -325,13 +325,13 @@ impl Record {
         std::mem::replace(&mut self.pair, pair)
     }
 
-    /// Whether the queue pair is known to be in error, and the peer was not told.
+    /// Returns whether the queue pair is known to be in error, and the peer was not notified.
     pub(super) fn is_over_untold(&self) -> bool {
         let is_over = self.failed || self.windows.as_ref().is_some_and(Windows::is_broken);
         is_over && !self.told && self.pair.is_some()
     }
 
-    /// Whether the peer is to be told that it is in error; once.
+    /// Returns whether the peer has to be notified that the queue pair is in error; true only once for each queue pair.
     pub(super) fn tell_over(&mut self) -> bool {
         let tell = self.is_over_untold();
         self.told |= tell;
@@ -352,12 +352,13 @@ impl Record {
         }
     }
 
-    /// The queue pair is over: deallocates all windows that were bound over it, for none may be bound any more when it ends. Whose grants
-    /// those were, of regions that are not taken back by themselves; their peer is to be told.
+    /// Called when the queue pair is over: deallocates all windows that were bound over it, because no window may be bound any more when the queue
+    /// pair ends. Returns the grants that this revoked, with their regions, which are not being revoked themselves; the peer has to be notified of
+    /// them.
     pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);
-        // Nobody is asked any more.
+        // Windows that are leaving are deallocated: no request is posted any more.
         self.leaving.clone().into_iter().for_each(|number| self.go_on(number));
         let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
         let numbers: Vec<u32> = self.all().filter(|(_, entry)| is_one(entry)).map(|(number, _)| number).collect();

@@ -1,4 +1,4 @@
-//! A target's side of a link: it makes the other end of the peer's queue pair for accesses, and says where regions lie.
+//! A target's side of a link: it makes the other end of the peer's queue pair for accesses, and answers where regions lie.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -68,7 +68,8 @@ impl Target {
         Ok(())
     }
 
-    /// Goes on with what is being made, and says which grants are gone, and whether the queue pair is. Whether anything happened.
+    /// Advances the queue pair that is being made, and reports to the peer which grants are gone, and whether the queue pair is in error. Returns
+    /// whether anything happened.
     pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
         // First: what went with the former queue pair is not looked for over the next.
@@ -125,7 +126,7 @@ impl Target {
         self.grantee.as_ref().expect("a peer with a queue pair").fail();
     }
 
-    /// Whether a queue pair is being made, or the peer is to be told something.
+    /// Returns whether a queue pair is being made, or the peer has to be notified of something.
     pub(super) fn has_chores(&self) -> bool {
         self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_news())
     }

@@ -67,7 +67,7 @@ fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_the
     // Late, and about nothing: no matter.
     grantee.forgotten(numbers[5]).expect("late");
     grantee.forgotten(1000).expect("nobody's");
-    // Its place is used again, under another number: who takes the old one back, late, takes nothing.
+    // Its place is used again, under another number: a late revocation of the old number revokes nothing.
     let anew = region(&mut memory);
     let again = number(grantee.grant(&anew));
     assert_eq!((again % WIRE_SLOTS as u32, numbers.contains(&again)), (numbers[5] % WIRE_SLOTS as u32, false));

@@ -1,8 +1,8 @@
 //! The device's windows of one peer: bound over its queue pair, and taken back.
 //!
-//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. They are done by this device alone, so nobody
-//! waits for a peer. A bind is waited for; what takes a window back is posted, and looked at again later. A queue pair that does not answer in
-//! time, or is in error, is asked no more: deallocating a window takes it back as well, and needs none.
+//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. They are executed by this device alone, so no
+//! thread waits for a peer. A bind is waited for; a request that takes a window back is posted, and looked at again later. A queue pair that does not
+//! answer in time, or is in error, gets no more requests: deallocating a window takes it back as well, and needs no queue pair.
 //!
 //! Invariants: no window is invalidated that is not known to be bound, and none is bound any more when its queue pair is ended. No more
 //! requests are under way than the queue pair and its completion queue have room for.
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const DOUBLED: u32 = 6;
 /// Windows that are kept for the next binds.
 const SPARE: usize = 64;
-/// Who makes Linux' RDMA over Ethernet in software, rdma_rxe; hardware's makers have numbers of 24 bits, too, but not this one.
+/// The vendor number of rdma_rxe, Linux's RDMA over Ethernet in software. The numbers of hardware vendors have 24 bits, too, but none has this one.
 const SOFT_ROCE: u32 = 0xff_ffff;
 
 /// What is registered beneath a window.
@@ -46,9 +46,9 @@ pub(in super::super) struct Using {
 }
 
 impl Using {
-    /// Type 2, where there is one: its keys are ours to choose, and its right is worth nothing over other queue pairs. Else type 1, which in a
-    /// protection domain that has but one queue pair comes to the same. Soft-RoCE lets any peer's message invalidate any window of type 2,
-    /// whoever it is bound for; of type 1 none can be invalidated.
+    /// Type 2, where the device has it: its keys are ours to choose, and its rights are worth nothing over other queue pairs. Else type 1, which
+    /// comes to the same in a protection domain with only one queue pair. Soft-RoCE lets any peer's message invalidate any window of type 2,
+    /// regardless of the queue pair that it is bound for; windows of type 1 cannot be invalidated.
     pub(in super::super) fn of(limits: &DeviceLimits) -> Option<Self> {
         let (one, a2, b2) = limits.windows;
         let kind = match (one, a2 || b2) {
@@ -118,7 +118,7 @@ pub(super) struct Windows {
     refuses: Option<Instant>,
     /// Requests over it that have not completed.
     under_way: u32,
-    /// What has completed, and nobody has asked for yet: number and status.
+    /// Completions that were not asked for yet: number and status.
     done: Vec<(u64, i32)>,
 }
 
@@ -143,17 +143,17 @@ impl Windows {
         self.done.clear();
     }
 
-    /// Whether the queue pair is in error, or was put there.
+    /// Returns whether the queue pair is in error, or was put there.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether the device is asked to take windows back.
+    /// Returns whether the device is asked to take windows back.
     const fn may_ask(&self) -> bool {
         !self.broken
     }
 
-    /// Whether no windows are bound now, for the device has failed lately over this peer's queue pair.
+    /// Returns whether no windows are bound now, for the device has failed lately over this peer's queue pair.
     pub(super) fn refuses(&self) -> bool {
         self.refuses.is_some_and(|until| Instant::now() < until)
     }
@@ -183,7 +183,7 @@ impl Windows {
             return Err((Unbound::Later, None));
         }
         if let Err(why) = self.ask(pair, |id| window.bind(pair, id, binding)) {
-            // Whether it is bound nobody knows, but it is no more when it is deallocated.
+            // It is unknown whether the window is bound, but it is bound no more once it is deallocated.
             return Err((why, Self::deallocate(window).err()));
         }
         self.binds += 1;
@@ -224,7 +224,7 @@ impl Windows {
             return Taking::Failed;
         }
         if self.under_way >= TAKING {
-            // Nobody may be looking at those before it.
+            // Perhaps no thread looks at the requests before this one, so the wait for them is limited.
             if request.since.elapsed() <= ANSWERS {
                 return Taking::Waits;
             }
@@ -330,7 +330,7 @@ impl Windows {
     }
 }
 
-/// Whether a completion that never comes is given up.
+/// Returns whether a completion that never comes is given up.
 #[cfg(all(test, not(loom)))]
 pub(super) fn never_comes(pair: &QueuePair) -> bool {
     pair.queue().finish(1, ANSWERS, |_| {}) == Ok(None)

@@ -34,7 +34,7 @@ fn rev_001_writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
     });
 }
 
-/// A peer asks for a queue pair at an address that is nobody's, for which a kernel looks for a second.
+/// A peer asks for a queue pair at an address that no peer has, which a kernel tries to resolve for a second.
 #[test]
 fn flt_007_no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
     double::on("", || {

@@ -7,7 +7,7 @@ use crate::memory::window::{Window, WindowAccess, WindowState, WindowType};
 
 const KINDS: [WindowType; 2] = [WindowType::One, WindowType::TwoB];
 
-/// Two that are connected, if their device has windows.
+/// Connects two stations, if their device has windows.
 fn with_windows() -> Option<(Station, Station, PeerAddress)> {
     let (a, b, peer) = connected()?;
     let region = b.domain.register(vec![0; 8], ALL).unwrap();
@@ -20,7 +20,7 @@ fn with_windows() -> Option<(Station, Station, PeerAddress)> {
     Some((a, b, peer))
 }
 
-/// Windows that the device has bound for the user, now and ever.
+/// Returns the number of windows that the device has bound for the user now, and the total number of binds.
 fn bound(a: &Station, b: &Station) -> (u64, u64) {
     let text = how(b, a);
     (number_before(&text, "windows"), number_before(&text, "binds"))
@@ -35,7 +35,7 @@ fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: s
     b.endpoint.bind_window(b.peer(a), window, region, Bind { range, access, key: 5 }).wait().unwrap()
 }
 
-/// Takes its key back. Its user makes no progress meanwhile.
+/// Invalidates the key of a window. The user of the key makes no progress meanwhile.
 fn take_back(b: &Station, a: &Station, window: &mut Window, region: &Region) {
     if window.kind() == WindowType::One {
         window.bind(region, 0..0, WindowAccess::empty()).unwrap();
@@ -109,7 +109,7 @@ fn mw_021_mw_022_mw_023_mw_048_windows_over_one_region_do_not_disturb_each_other
     assert_eq!(bound(&a, &b).0, 4);
     for (at, window) in windows.iter_mut().enumerate() {
         take_back(&b, &a, window, &region);
-        // Nobody but the first makes progress, and no queue pair broke.
+        // Only the initiator makes progress, and no queue pair broke.
         let before = posted(&a, &b);
         let left = &names[at + 1..];
         for name in left {
@@ -133,7 +133,7 @@ fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
         let name = bind(&b, &a, window, &region, 0..LEN as u64);
         reach(&a, &b, peer, &other);
         reach_part(&a, &b, peer, name.slice(0..8));
-        // Nobody tells the first.
+        // The initiator is not notified.
         take_back(&b, &a, window, &region);
         let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
         let late: Vec<_> = [8, 5000, LEN as u64]
@@ -181,7 +181,7 @@ fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
             let refused = storm(&a, peer, name, round, &storming);
             (a, refused)
         });
-        // Nobody makes progress here: all is written by RDMA.
+        // The target makes no progress here: everything is written by RDMA.
         let begun = Instant::now();
         let mut byte = [0];
         while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
@@ -193,7 +193,7 @@ fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
         } else {
             b.endpoint.invalidate(me, window.key()).wait().unwrap();
         }
-        // From here on the memory is its owner's alone.
+        // From here on only the owner may access the memory.
         region.write(0, &[200; LEN]);
         std::thread::sleep(Duration::from_millis(5));
         assert!(bytes_of(&region) == vec![200; LEN], "written after it was taken back");
@@ -276,7 +276,7 @@ fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
         take_back(&b, &a, &mut window, &region);
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
-        // Whether it was made nobody can know; but its window is gone, so it may be made again.
+        // It is unknown whether it was made; but its window is gone, so it may be made again.
         let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);

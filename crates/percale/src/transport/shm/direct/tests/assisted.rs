@@ -1,27 +1,27 @@
-//! Long accesses to a key under which another region was registered meanwhile.
+//! Long accesses to a key under which another region has been registered in the meantime.
 
 use super::*;
 use crate::memory::region::Region;
 use crate::transport::shm::direct::tests::{BOTH, Two, bytes_of, poll};
 use crate::transport::testing::Lent;
 
-/// Bytes of an access: several chunks.
+/// The length of an access in bytes: several chunks.
 const LEN: usize = 512 << 10;
 const KEY: u64 = 0xABCD;
 
-/// A region under a key that is used again.
+/// Registers a region under a key that is used again.
 fn region(two: &Two, value: u8) -> Region {
     let mut memory = crate::memory::sealed::allocate(LEN).unwrap();
     memory.fill(value);
     two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
 }
 
-/// What is written. It stays, for a target that helps afterwards.
+/// The bytes to write. They stay allocated for a target that helps later.
 fn nines() -> Lent {
     Lent::new(vec![9; LEN])
 }
 
-/// Writes all of it. Nobody helps: the target makes no progress.
+/// Writes all of it. The target does not help, because it makes no progress.
 fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectError> {
     let local = &from.whole();
     two.initiator.direct_long(&LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 })
@@ -35,7 +35,8 @@ fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_
     two.turn();
     drop(old.close().unwrap());
     let new = region(&two, 0);
-    // At once, and not when a target that copies to the new region is done: then it could not be made again.
+    // The error is returned at once, not after a target that copies to the new region is done: then the access could not
+    // be repeated.
     assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
     assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
     assert_eq!(bytes_of(&new), [0; LEN]);
@@ -76,7 +77,7 @@ fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_t
     let grant = two.grant(KEY);
     two.turn();
     for _ in 0..3 {
-        // The target computes: it reads the request when the arena that it names was taken back.
+        // The target is busy: it reads the request after the arena that it names was taken back.
         let mut from = crate::memory::sealed::allocate(LEN).unwrap();
         from.fill(9);
         let local = &Segments::one(from.segment());

@@ -1,4 +1,4 @@
-//! Peers that ask too much, and that answer what is not so.
+//! Peers that send too many requests, and peers that send false answers.
 
 use rustix::net::{RecvFlags, SendFlags};
 use zerocopy::IntoBytes;
@@ -12,7 +12,7 @@ use crate::transport::shm::direct::{ASKED, ENTRIES, PAGE_BYTES};
 use crate::transport::shm::transfer::Sharing;
 use crate::wire::head::{Flags, Head, Kind};
 
-/// What the initiator makes of this answer (of so many bytes, to the question with this number), to its first question.
+/// Returns how the initiator handles this answer (of `bytes` bytes, to the request with number `id`) to its first request.
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
@@ -47,7 +47,7 @@ fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Resu
         Ok(()) => {
             let known = two.initiator.look_up(region.key());
             if let Lookup::Ready(grant) = known {
-                // Whatever was said, nothing is touched beyond the arena.
+                // Whatever the answer, nothing is touched beyond the arena.
                 for address in [0, (1 << 20) - 8, 1 << 20, u64::MAX - 8] {
                     Segments::lend(&[1; 8], |from| two.initiator.direct_write(grant, address, from)).ok();
                 }
@@ -91,14 +91,14 @@ fn answers_that_cannot_be_break_the_link_and_nothing_else() {
 #[test]
 fn answers_that_may_be_late_are_void() {
     let all = size_of::<Resolution>();
-    // The arena may have been taken back meanwhile.
+    // The arena may have been taken back in the meantime.
     assert_eq!(answered(all, 1, |it| it.arena = 0xFFFF_FFF0.into()), Ok(Lookup::Unknown));
     // So may the page; the region is then reached through its owner.
     assert_eq!(answered(all, 1, |it| it.page = (it.page.get() + 1000).into()), Ok(Lookup::Executed));
     assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
-    // Given for writing, announced for reading: it is not there.
+    // Given for writing, but announced for reading: it is not there.
     assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
-    // A generation that does not stand, an entry that nobody used: granted, and found stale.
+    // A generation that does not hold, or an entry that is not in use: granted, and found stale.
     assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
     assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
 }
@@ -182,7 +182,7 @@ fn more_questions_than_may_be_under_way_break_the_link() {
     assert!(matches!(result, Err(Broken::Protocol(why)) if why.contains("under way")));
 }
 
-/// What stands on the control socket is not what stands in the ring: neither is believed.
+/// The control socket carries other content than the ring; neither is trusted.
 #[test]
 fn nonsense_on_the_control_socket_breaks_the_link() {
     let [initiator, target] = parts(true);

@@ -1,4 +1,4 @@
-//! Two links of one process: one reaches the other's regions.
+//! Two links in one process, one of which accesses the other's regions.
 
 mod hostile;
 mod reach;
@@ -21,21 +21,21 @@ use crate::transport::{Broken, Link};
 
 pub(super) const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// A domain without a service: links are made here.
+/// Opens a domain without a service: the links are created here.
 fn domain() -> Domain {
     let network = Network::new(1, SimOptions::default());
     let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
     builder.revoke_timeout(Duration::from_secs(20)).open().unwrap()
 }
 
-/// A link whose peer owns regions, and that peer's link.
+/// A link, its peer's link, and the domain of the regions that the peer owns.
 pub(super) struct Two {
     pub(super) initiator: ShmLink,
     pub(super) target: ShmLink,
     pub(super) domain: Domain,
 }
 
-/// One end of a link, and what it was told.
+/// Polls one end of a link.
 pub(super) fn poll(link: &mut ShmLink) -> Result<(), Broken> {
     let mut notes = Notes::keeping(0);
     link.poll(0, &mut notes).map(|_| ())
@@ -50,7 +50,7 @@ impl Two {
         Self { initiator: link(initiator), target: link(Parts { keys, ..target }), domain }
     }
 
-    /// A region of memory that can be mapped, or that cannot.
+    /// Registers a region of memory that can be mapped, or that cannot.
     fn region(&self, len: usize, mapped: bool, access: Access) -> Region {
         let memory: crate::Buffer = if mapped { allocate(len).unwrap().into() } else { vec![0; len].into() };
         self.domain.registration(access).own(memory).unwrap()
@@ -61,7 +61,7 @@ impl Two {
         poll(&mut self.target).unwrap();
     }
 
-    /// What the target says of a key.
+    /// Returns the target's answer about a key.
     fn look_up(&mut self, key: u64) -> Lookup {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -95,7 +95,7 @@ impl Two {
 }
 
 impl Two {
-    /// Adds to a word; its value from before.
+    /// Adds to a word, and returns its previous value.
     fn add(&mut self, key: u64, address: u64, addend: u64) -> Result<u64, DirectError> {
         let grant = self.grant(key);
         let (addend, before) = (Lent::new(addend.to_ne_bytes().to_vec()), Lent::new(vec![0; 8]));

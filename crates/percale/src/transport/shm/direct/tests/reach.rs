@@ -34,7 +34,7 @@ fn mr_051_mr_053_bytes_go_both_ways_whole_and_in_pieces() {
             assert!(bytes_of(&region) == expected, "written: {address}, {len}, mapped: {mapped}");
             assert_eq!(two.read(key, address as u64, len).unwrap(), bytes);
         }
-        // Three pieces on our side, some of them longer than what goes under one announcement.
+        // Three pieces on the local side, some of them longer than what is copied under one announcement.
         let grant = two.grant(key);
         for len in [24, 300_000] {
             let from = Lent::new(content(99, len));
@@ -96,13 +96,13 @@ fn mr_050_mr_052_rights_are_kept() {
         for region in [&readable, &writable] {
             assert_eq!(two.add(region.key(), 0, 1), Err(DirectError::Right));
         }
-        // Not remote at all: nothing is told of where it lies.
+        // Without remote rights, no location is disclosed.
         let local = two.region(64, mapped, Access::READ | Access::WRITE);
         assert_eq!(two.look_up(local.key()), Lookup::Executed);
     }
 }
 
-/// What the system says about mappings of the memfd of this region's arena.
+/// Returns the permissions of the mappings of this region's arena in this process.
 fn mappings(two: &Two, key: u64) -> Vec<String> {
     let region = two.domain.inner.keys.find(key, Via::default()).unwrap();
     let inode = rustix::fs::fstat(&region.located().unwrap().fd).unwrap().st_ino.to_string();
@@ -121,7 +121,7 @@ fn mr_052_memory_that_peers_may_not_write_is_mapped_for_reading_only() {
     assert_eq!(mappings(&two, region.key()), ["rw-s"], "our own");
     assert_eq!(two.read(region.key(), 1 << 19, 8), Ok(vec![0; 8]));
     assert_eq!(mappings(&two, region.key()), ["r--s", "rw-s"]);
-    // The same memory under another key, for writing: that is another descriptor.
+    // The same memory under another key, for writing: this uses another descriptor.
     let (key, memory) = (region.key(), region.close().unwrap());
     let region = two.domain.register(memory, BOTH).unwrap();
     assert_eq!(two.write(region.key(), 0, &[5; 8]), Ok(()));
@@ -151,7 +151,8 @@ fn an_atomic_operation_changes_the_targets_own_word() {
     assert_eq!(bytes_of(&region)[12..], [0; 52]);
 }
 
-/// What is made in place: the bytes that a read finds, a write's, and the value from before of an addition. `None` as there.
+/// The results of in-place accesses: the bytes that a read finds, the bytes of a write, and the previous value of an
+/// addition. `None` if the access was not made in place.
 fn in_place(two: &mut Two, key: u64, address: u64) -> [Option<Vec<u8>>; 3] {
     let (from, into) = (Lent::new(vec![9; 8]), Lent::new(vec![0xEE; 8]));
     let read = two.initiator.read_in_place(key, address, into.whole().as_slice()[0]).map(|()| into.bytes());
@@ -186,13 +187,13 @@ fn what_is_made_in_place_is_checked_as_all_else() {
         let _memory = whole.close().unwrap();
         assert_eq!(in_place(&mut two, key, 0), [None, None, None]);
     }
-    // Of a region that counts, the target wants to hear: only a read is made in place.
+    // The target needs notifications of writes to a region that counts them: only a read is made in place.
     let mut two = Two::new(true);
     let counted = two.domain.registration(all).counter(&Arc::new(Counter::new())).own(allocate(64).unwrap()).unwrap();
     two.grant(counted.key());
     assert_eq!(in_place(&mut two, counted.key(), 0), [zeroes, None, None]);
-    // Memory that is not there, and a peer that is gone.
-    // SAFETY: nobody follows it but the kernel, which refuses.
+    // Memory that is not mapped, and a peer that is gone.
+    // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
     // SAFETY: not backed, so only the kernel touches it.
     let region = unsafe { two.domain.registration(all).raw(&[nowhere], false) }.unwrap();
@@ -214,10 +215,10 @@ fn what_cannot_be_reached_is_executed() {
     // Several pieces.
     let mut two = Two::new(true);
     let memory = Lent::new(vec![0; 100]);
-    // SAFETY: the memory outlives the region, and nobody else uses it.
+    // SAFETY: the memory outlives the region, and no other code uses it.
     let region = unsafe { two.domain.registration(BOTH).raw(memory.cut(&[50]).as_slice(), true) }.unwrap();
     assert_eq!(two.look_up(region.key()), Lookup::Executed);
-    // A target that trusts nobody says so of every key, and of those that it has not.
+    // A target that allows no direct access answers so for every key, including keys that it does not have.
     let domain = domain();
     let [initiator, target] = parts(true);
     let (initiator, target) = (ShmLink::new(initiator).unwrap(), ShmLink::new(target).unwrap());
@@ -229,13 +230,13 @@ fn what_cannot_be_reached_is_executed() {
 #[test]
 fn mr_028_memory_that_is_not_there_is_an_error() {
     let mut two = Two::new(true);
-    // SAFETY: nobody follows it but the kernel, which refuses.
+    // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
     // SAFETY: not backed, so only the kernel touches it.
     let region = unsafe { two.domain.registration(BOTH).raw(&[nowhere], false) }.unwrap();
     assert_eq!(two.write(region.key(), 0, &[1; 100]), Err(DirectError::Fault));
     assert_eq!(two.read(region.key(), 0, 100), Err(DirectError::Fault));
-    // SAFETY: as above; what is named below is there, and is lent.
+    // SAFETY: as above; the memory that is accessed below exists, and is lent.
     let everything = unsafe { two.domain.registration(BOTH).everything() }.unwrap();
     let memory = Lent::new(vec![0; 100]);
     let address = memory.whole().as_slice()[0].as_ptr().expose_provenance() as u64;
@@ -269,7 +270,7 @@ fn a_full_key_page_means_executed_and_empties_as_regions_are_closed() {
         regions.iter().map(|(_, region)| matches!(two.look_up(region.key()), Lookup::Ready(_))).collect();
     assert_eq!(granted.iter().filter(|granted| **granted).count(), ENTRIES);
     let refused = granted.iter().position(|granted| !granted).unwrap();
-    // Each key names its own region still.
+    // Each key still names its own region.
     for (at, region) in regions.iter().filter(|(at, _)| *at != refused && at % 7 == 0) {
         two.write(region.key(), 0, &at.to_le_bytes()).unwrap();
     }
@@ -284,7 +285,7 @@ fn a_full_key_page_means_executed_and_empties_as_regions_are_closed() {
     assert_eq!(two.write(key, 0, &[1]), Err(DirectError::Stale));
     two.initiator.forget(key);
     assert_eq!(two.look_up(key), Lookup::NoKey);
-    // The target is asked again, but not by each access.
+    // The target is asked again, but not for each access.
     let executed = (0..).take_while(|_| two.initiator.look_up(late.key()) == Lookup::Executed).count();
     assert!((1000..100_000).contains(&executed), "asked again after {executed} accesses");
     assert_eq!(two.write(late.key(), 0, &[9; 8]), Ok(()));

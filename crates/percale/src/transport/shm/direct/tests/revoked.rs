@@ -1,4 +1,4 @@
-//! Regions that are closed, links that end, peers that die, while accesses are made.
+//! Regions that are closed, links that end and peers that die while accesses are made.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ fn mr_067_a_closed_region_is_not_reached() {
         let mut bytes = [0; 17];
         memory.copy_to(0, &mut bytes);
         assert_eq!(bytes, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
-        // Said once; then the target is asked again, and may have a region with this key.
+        // Returned once; then the target is asked again, and may have a region with this key.
         assert_eq!(two.look_up(key), Lookup::NoKey);
         let again = two.domain.registration(BOTH).key(key).own(memory).unwrap();
         assert_eq!(two.write(key, 0, &[3; 8]), Ok(()));
@@ -36,7 +36,8 @@ fn mr_067_a_closed_region_is_not_reached() {
     }
 }
 
-/// What the initiator knows of a key may be of a region that is closed: nothing that the new one allows is refused by it.
+/// What the initiator knows of a key may belong to a region that is closed: an access that the new region allows is not
+/// refused because of it.
 #[test]
 fn mr_067_a_key_that_is_used_again_has_the_new_rights_and_length() {
     for mapped in [true, false] {
@@ -72,7 +73,7 @@ fn a_peer_that_asks_again_gets_the_same_grant() {
     assert_eq!(Arc::strong_count(&registered), held, "grants hold no regions");
 }
 
-/// Regions come and go; entries and what the initiator knows do not pile up.
+/// Regions are registered and closed; entries and the initiator's table do not grow.
 #[test]
 fn what_is_void_is_forgotten() {
     let mut two = Two::new(true);
@@ -83,7 +84,7 @@ fn what_is_void_is_forgotten() {
     }
     let live = two.initiator.initiator().unwrap().grants().live();
     assert!(live < 300, "{live} grants are kept");
-    // An arena that was freed is not kept mapped for long.
+    // An arena that was freed does not stay mapped for long.
     let region = two.region(1 << 20, true, BOTH);
     let arena =
         Arc::downgrade(&two.domain.inner.keys.find(region.key(), Via::default()).unwrap().located().unwrap().fd);
@@ -96,7 +97,7 @@ fn what_is_void_is_forgotten() {
     assert!(two.initiator.initiator().unwrap().grants().live() <= live, "the old one is gone");
 }
 
-/// A thread writes as fast as it may, while the region is closed and registered anew, many times.
+/// A thread writes as fast as it can, while the region is closed and registered again, many times.
 fn hammer(mapped: bool, rounds: u64) {
     const LEN: usize = 300_000;
     let Two { mut initiator, mut target, domain } = Two::new(true);
@@ -137,7 +138,7 @@ fn hammer(mapped: bool, rounds: u64) {
             }
             region.write(0, &[0; LEN]);
             memory = region.close().expect("a busy writer does not keep a region from being closed");
-            // It is ours: what it holds now stays.
+            // The memory is ours again: its content does not change any more.
             let mut then = vec![0; LEN];
             memory.copy_to(0, &mut then);
             for _ in 0..3 {
@@ -151,7 +152,7 @@ fn hammer(mapped: bool, rounds: u64) {
     });
 }
 
-/// Ends the writer, also when an assertion fails.
+/// Stops the writer, also when an assertion fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -170,7 +171,7 @@ fn mr_069_nothing_is_written_after_close_by_the_kernel() {
     hammer(false, 300);
 }
 
-/// A grantee without links, and a region that is granted to it.
+/// Returns a grantee without links, and a region that is granted to it.
 fn grantee(
     domain: &Domain,
     process: Option<&Arc<PeerProcess>>,
@@ -199,7 +200,7 @@ fn a_link_that_ends_takes_its_grants_with_it() {
     assert_eq!(Segments::lend(&[2; 8], |from| initiator.direct_write(grant, 0, from)), Err(DirectError::Stale));
     region.close().unwrap();
     drop(initiator);
-    // A region that lives on does not keep what belonged to a peer that is gone.
+    // A region that lives on does not keep the record of a peer that is gone.
     let (_pair, grantee, region, registered) = grantee(&domain, None);
     assert!(is_granted(&registered, &grantee));
     grantee.end();

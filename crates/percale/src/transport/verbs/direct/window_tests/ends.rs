@@ -49,7 +49,7 @@ fn rev_001_mw_044_more_windows_than_requests_are_taken_back_together() {
         assert_eq!(bench.grantee.take_news().0.len(), 50, "{how:?}");
         assert!(!bench.writes(&grants[7], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
         bench.again();
-        // Those that nobody looks at end with the queue pair.
+        // Revocations that are not polled end with the queue pair.
         let again: Vec<_> = windows.iter().map(|one| window(&region, one.base(), 100, ALL)).collect();
         again.iter().for_each(|window| _ = bench.grant(window));
         let mut revocations: Vec<_> = again.iter().map(|window| Revocation::start(Arc::clone(window))).collect();
@@ -80,7 +80,7 @@ fn mw_041_flt_001_a_queue_pair_in_error_holds_up_nobody() {
         assert_eq!(bench.grantee.grant(&unbound), Located::Unknown, "{how:?}: over a queue pair in error");
         assert!(!bench.grantee.has_news(), "{how:?}: it is told once");
         assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
-        // The third is bound still, for all that anybody knows.
+        // As far as is known, the third window is still bound.
         bench.grantee.end();
         assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: it took {:?}", begun.elapsed());
         let me: Arc<dyn Grantee> = Arc::clone(&bench.grantee) as _;

@@ -96,13 +96,13 @@ impl Bench {
         }
     }
 
-    /// Whether the device makes an access of the peer's. If not, the queue pair is over.
+    /// Returns whether the device makes an access of the peer's. If not, the queue pair is over.
     fn passes(&self, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> bool {
         post(&self.near).expect("it is posted");
         self.queue.finish(1, PATIENCE, |_| {}).expect("a queue that works").expect("an answer") == 0
     }
 
-    /// Whether the device is known to keep to registrations only, and to what was let in before an invalidation completed.
+    /// Returns whether the device is known to keep to registrations only, and to what was let in before an invalidation completed.
     fn checks_registrations_alone(&self) -> bool {
         let limits = self.adapter.domain().context().limits().expect("limits");
         Using::of(&limits).is_some_and(|using| using.extent == Extent::Window)
@@ -299,7 +299,7 @@ fn mw_034_devices_without_windows_grant_none() {
     grantee.end();
 }
 
-/// Nothing is timed: the figures are for whoever looks.
+/// No time is asserted: the figures are printed for the reader.
 #[test]
 fn mw_027_what_binding_and_registering_cost_a_peer_is_printed() {
     const ROUNDS: u32 = 300;
