@@ -68,7 +68,7 @@ static __always_inline int kind_of(struct task_struct *task, u64 mm)
 #define COPIES 1  /* nothing, unless it has the address space locked for writing */
 #define KEEPS 2   /* nothing, or what is reported elsewhere */
 
-/* By what kind of descriptor a command of ioctl(2) is meant for, which its second byte names. */
+/* The effect of a command of ioctl(2), by the kind of descriptor that it is meant for. The second byte of the command names the kind. */
 static __always_inline int command(u32 command)
 {
 	switch (command >> 8 & 0xff) {
@@ -109,7 +109,7 @@ static __always_inline int does(struct pt_regs *regs)
 	return UNKNOWN;
 }
 
-/* Calls whose pages may be replaced before rss_stat speaks, where page tables are freed early. */
+/* Calls that may replace pages before rss_stat reports it, where page tables are freed early. */
 static __always_inline int begins(struct pt_regs *regs)
 {
 	switch (number(regs)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * The kernel's types, as far as the programs look into them. Offsets are not these: the loader takes them from the
- * running kernel's BTF (preserve_access_index). A suffix after three underscores is no part of a type's name.
+ * running kernel's BTF (preserve_access_index). A suffix after three underscores is not part of a type's name.
  */
 #ifndef PINDOWN_KERNEL_H
 #define PINDOWN_KERNEL_H
@@ -23,7 +23,7 @@ typedef __u32 u32;
 typedef __u64 u64;
 typedef __s64 s64;
 
-/* What bpf(2) says of map types and flags (linux/bpf.h): declared here so that no header of the C library is needed. */
+/* Map types and flags of bpf(2) (linux/bpf.h): declared here so that no header of the C library is needed. */
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,

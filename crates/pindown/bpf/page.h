@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What a client sees, and how a change gets there. */
+/* The page that a client reads, and how a change is written to it. */
 #ifndef PINDOWN_PAGE_H
 #define PINDOWN_PAGE_H
 
@@ -64,7 +64,7 @@ static __always_inline u64 *known_like(u64 mm)
 {
 	u32 half, bucket;
 
-	/* The verifier lets nobody calculate with a pointer; its lower half, moved alone, is a number, and tells enough. */
+	/* The verifier does not allow arithmetic on a pointer; its lower half, moved alone, is a number, and is sufficient. */
 	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)mm));
 	bucket = half * 0x9e3779b1u >> (32 - BUCKETS_SHIFT);
 
@@ -76,7 +76,7 @@ struct bell_map {
 	__uint(max_entries, 4096);
 };
 
-/* Rings that wake clients, by the names of their pages. A name is random, so it tells a client nothing about others. */
+/* Rings that wake clients, by the names of their pages. A name is random, so a client learns nothing about others from it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 4096);
@@ -88,7 +88,7 @@ struct inode_key {
 	u64 dev, ino;
 };
 
-/* Who counts the pages that leave an inode's page cache. Written in place, by `control` alone. */
+/* The pages of reports that count the pages that leave an inode's page cache. Written in place, by `control` alone. */
 struct subscribers {
 	struct {
 		u64 mm, slot;
@@ -104,8 +104,8 @@ struct {
 } inodes SEC(".maps");
 
 /*
- * Of each thread: the name of the page whose `busy` counts the call that the thread is in, or 0. The kernel frees it with the
- * thread, so it cannot be left behind, and no number of threads of one user takes room from another's.
+ * For each thread: the name of the page that counts, in `busy`, the call that the thread is in, or 0. The kernel frees it with
+ * the thread, so it cannot be left behind, and no number of threads of one user takes room from another's.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -132,7 +132,7 @@ struct {
 	__type(value, struct question);
 } asked SEC(".maps");
 
-/* The page of an address space. A page that has ended is nobody's: the address of its mm may be another's by now. */
+/* The page of an address space. A page that has ended belongs to no space: the address of its mm may be another's by now. */
 static __always_inline struct page *page_of(u64 mm)
 {
 	u64 *like = known_like(mm);
@@ -150,8 +150,8 @@ static __always_inline struct page *page_of(u64 mm)
 }
 
 /*
- * Something was reported. A client that is about to wait empties its ring first: one record wakes it, and until it has
- * been taken nobody needs another.
+ * Wakes waiting clients after a report. A client that is about to wait empties its ring first: one record wakes it, and
+ * no other is needed until that record has been taken.
  */
 static __noinline int wake(struct page *page)
 {
@@ -187,7 +187,7 @@ static __always_inline void global(struct page *page)
 	emit(page, 0, ~0ull);
 }
 
-/* Nothing may be kept any more, and nothing is reported from here on. */
+/* Ends a page: nothing may be kept any more, and nothing is reported from here on. */
 static __always_inline void ended(struct page *page)
 {
 	__sync_fetch_and_or(&page->busy, BUSY_ENDED);
@@ -195,8 +195,9 @@ static __always_inline void ended(struct page *page)
 }
 
 /*
- * A range as a call names it. Bits 57 to 62 of an address may be a tag (LAM), which the kernel ignores; no address of a
- * user has bit 56, so a range from there on overlaps nothing (that is what the helper's challenge is made of).
+ * Reports a range as a call names it. Bits 57 to 62 of an address may be a tag (LAM), which the kernel ignores; no
+ * address of a user has bit 56, so a range from there on overlaps nothing (that is what the helper's challenge is made
+ * of).
  */
 static __always_inline void changed(struct page *page, u64 start, u64 len)
 {
@@ -218,7 +219,7 @@ static __always_inline u64 rounded(u64 start, u64 len)
 	return (len + size - 1) & ~(size - 1);
 }
 
-/* As `changed`, for calls that round to huge pages: to 1 GiB only what is longer than 2 MiB pages would explain. */
+/* Like `changed`, but for calls that round to huge pages: to 1 GiB only what is longer than 2 MiB pages would explain. */
 static __always_inline void changed_huge(struct page *page, u64 start, u64 len)
 {
 	changed(page, start, rounded(start, len));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Which ranges of a process's memory no longer lie on the pages they lay on.
+ * Reports which ranges of a process's memory no longer lie on the pages they lay on.
  *
  * One page (struct page, shared with the process, which can only read it) for each address space that asked. A change
  * is reported by a record in its ring; `head` moves with each, so an unchanged head means that nothing happened.
  *
  * The rule that every report obeys: it comes after the old pages can no longer be pinned through the address, and before
- * anybody can see new ones there. A lock on the address space that is about to be released, and a page table's count of
- * pages that has just changed (under that table's lock), are such moments. Kernels that free page tables early break the
- * rule for a few calls; those are reported when they begin, and `busy` counts them until they end: while it is not zero
- * nothing may be inserted into a cache.
+ * any thread can see new ones there. A lock on the address space that is about to be released, and a page table's count
+ * of pages that has just changed (under that table's lock), are such moments. Kernels that free page tables early break
+ * the rule for a few calls; those are reported when they begin, and `busy` counts them until they end: while it is not
+ * zero nothing may be inserted into a cache.
  *
  * What cannot be told apart is reported as "everything" (global): needless work, never a stale registration.
  */
@@ -27,9 +27,10 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /*
- * The last task has left the address space, by exit or exec, and the kernel takes it down. Nobody can enter it again, and its
- * mm_struct is not freed yet: from here on its page reports nothing, whoever is given that mm_struct next. The kernel takes the
- * lock to take the mappings down (exit_mmap), so `released` sees this in time, with or without a helper.
+ * Checks whether the last task has left the address space, by exit or exec, and the kernel takes it down. Then no task can
+ * enter it again, and its mm_struct is not freed yet: from here on its page reports nothing, whichever address space gets that
+ * mm_struct next. The kernel takes the lock to remove the mappings (exit_mmap), so `released` sees this in time, with or
+ * without a helper.
  */
 static __always_inline int is_taken_down(struct mm_struct *mm, struct page *page)
 {
@@ -132,7 +133,7 @@ int lock_released_memcg(u64 *ctx)
 	return released(ctx[0], (u8)ctx[2]);
 }
 
-/* Pages were put into or taken from a page table of `mm`, whose lock is still held. */
+/* Pages were put into or taken from a page table of `mm`. The table's lock is still held. */
 SEC("tp_btf/rss_stat")
 int pages_counted(u64 *ctx)
 {
@@ -174,7 +175,7 @@ int pages_counted(u64 *ctx)
 		remapped(page, regs);
 		return 0;
 	}
-	/* Not what it does is looked for, but what is known not to be done: reclaim, too, leaves pinned pages alone. */
+	/* Only calls that are known to leave pinned pages alone are excluded. Reclaim leaves them alone, too. */
 	if (does(regs) == UNKNOWN && !(task->flags & PF_MEMALLOC))
 		global(page);
 	return 0;
@@ -253,7 +254,7 @@ int request_submitted(u64 *ctx)
 	return submitted((struct io_kiocb *)ctx[0]);
 }
 
-/* The same under its older name. */
+/* The same tracepoint under its older name. */
 SEC("tp_btf/io_uring_submit_sqe")
 int request_submitted_old(u64 *ctx)
 {
@@ -369,8 +370,8 @@ static __always_inline int has_queue(struct io_wq *wq)
 }
 
 /*
- * Whether workers of io_uring have a request that may change memory, or will be given one without a word: one that waits for a worker, and,
- * if the task is a worker, one that it follows, or that begins when that one has ended.
+ * Whether workers of io_uring have a request that may change memory, or will be given one without a call of a tracepoint: one that waits
+ * for a worker, and, if the task is a worker, one that it follows, or that begins when that one has ended.
  */
 static __always_inline int has_work(struct task_struct *task)
 {
@@ -407,8 +408,8 @@ static __always_inline int has_work(struct task_struct *task)
 }
 
 /*
- * The address space of a process, named by a pidfd: whose it is, what is mapped in it, and whether something is under way in it of which
- * nothing will be said.
+ * Describes the address space of a process that a pidfd names: its user, the mapping at an address, and whether something is under way in
+ * it that will not be reported.
  */
 SEC("iter/task")
 int identify(struct bpf_iter__task *ctx)
@@ -454,7 +455,7 @@ int identify(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* What control is told to do. src/monitor/bpf/kernel.rs has the same words. */
+/* The commands of control. src/monitor/bpf/kernel.rs has the same words. */
 #define END 0 /* nothing may be inserted any more */
 #define SUBSCRIBE 1
 #define UNSUBSCRIBE 2
@@ -462,7 +463,7 @@ int identify(struct bpf_iter__task *ctx)
 #define DISMISS 4
 #define DISTRUST 5 /* something was under way when the page was put in its place */
 
-/* What the loader does to a page: run by it (test run), attached to nothing. Arguments: what, mm, dev, ino, slot. */
+/* Commands of the loader for a page: the loader runs this program (test run); it is attached to nothing. Arguments: what, mm, dev, ino, slot. */
 SEC("raw_tp/pindown_control")
 int control(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -491,7 +492,7 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		page = page_of(mm);
 		if (!page)
 			return 0;
-		/* Page tables that are freed early: `slot` says so. Else what workers do to pages is seen when they count them. */
+		/* `slot` is not 0 where page tables are freed early. Otherwise what workers do to pages is seen when they count them. */
 		if (slot)
 			__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
 		__sync_lock_test_and_set(&page->sticky, 1);

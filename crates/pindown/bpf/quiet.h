@@ -90,14 +90,14 @@
 	ROW(56, clone) ROW(435, clone3) ROW(57, fork) ROW(58, vfork) \
 	/* locks pages where they are, or brings them in */ \
 	ROW(149, mlock) ROW(325, mlock2) ROW(151, mlockall) ROW(150, munlock) ROW(152, munlockall) \
-	/* migrates pages, of which a pinned one is none */ \
+	/* migrates pages, but no pinned ones */ \
 	ROW(237, mbind) ROW(238, set_mempolicy) ROW(239, get_mempolicy) ROW(450, set_mempolicy_home_node) \
 	ROW(256, migrate_pages) ROW(279, move_pages) \
 	/* makes mappings harder to change, or names keys of protection */ \
 	ROW(462, mseal) ROW(330, pkey_alloc) ROW(331, pkey_free) \
-	/* takes pages by advice alone, whose page tables count them */ \
+	/* takes pages only by advice, and the page tables count them */ \
 	ROW(28, madvise) \
-	/* changes mappings under the lock of the address space, whose release is seen (lock_released) */ \
+	/* changes mappings under the lock of the address space; the release of the lock is seen (lock_released) */ \
 	ROW(11, munmap) ROW(9, mmap) ROW(25, mremap) ROW(12, brk) ROW(30, shmat) ROW(67, shmdt) \
 	ROW(216, remap_file_pages) ROW(10, mprotect) ROW(329, pkey_mprotect) \
 	/* sets what it sets for the caller; PR_SET_MM is seen when the lock is released */ \

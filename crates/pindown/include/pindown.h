@@ -3,22 +3,22 @@
  *
  * Devices that reach memory by themselves (RDMA adapters, GPUs, io_uring's fixed buffers) want it pinned. Pinning is slow,
  * so a cache keeps memory pinned between transfers. A registration is *stale* once the process has given the address other
- * memory: the device still reaches the old pages, and nobody notices. pindown serves a registration only while the memory at
- * its addresses is still the memory that was pinned, and registers anew, or for one use only, where it cannot know that.
+ * memory: the device still reaches the old pages, and no error is reported. pindown serves a registration only while the memory
+ * at its addresses is still the memory that was pinned, and registers anew, or for one use only, where it cannot know that.
  *
  * For all functions:
  *
- * - Those that return int return 0 or more, or a negative errno; pindown_last_error() then tells the reason in words.
+ * - Functions that return int return 0 or more, or a negative errno; pindown_last_error() then returns the reason as text.
  *   -EINVAL stands for a null pointer, an empty range, one that goes past the last address, and unknown bits.
  * - Addresses are those of this process, lengths are bytes. What is pinned is whole pages.
  * - A cache may be used by any number of threads at once, a lane by one at a time. Nothing may be called in a signal handler.
- * - In a child that fork(2) made, a cache of the parent's gives nothing: its functions return -ECHILD and touch nothing of
- *   the parent's. The child opens its own. (MON-019)
+ * - In a child that fork(2) made, the parent's caches cannot be used: their functions return -ECHILD and touch nothing of the
+ *   parent's. The child opens caches of its own. (MON-019)
  * - A pointer that is neither null nor valid, or that was closed before, is undefined behaviour, as it is in free(3).
  * - Structures with a first field `size` may grow in later versions: set it to the structure's sizeof.
  * - No C++ exception may leave a callback.
  *
- * Names such as MON-036 and RCACHE-007 are the requirements that a function answers for (docs/requirements.md).
+ * Names such as MON-036 and RCACHE-007 are the requirements that a function implements (docs/requirements.md).
  */
 #ifndef PINDOWN_H
 #define PINDOWN_H
@@ -56,7 +56,7 @@ enum pindown_access {
 	PINDOWN_REMOTE_ATOMIC = 1 << 3,
 };
 
-/* ---- the registrar: who pins and unpins, yours ------------------------------------------------------------------------ */
+/* ---- the registrar: pins and unpins memory; implemented by the application -------------------------------------------- */
 
 /* What a pin callback fills in. */
 struct pindown_pinned {
@@ -72,20 +72,21 @@ struct pindown_pinned {
  * Pins `length` bytes from `address` (whole pages) so that their physical pages stay where they are (MON-052), and fills in
  * `pinned`.
  *
- * Returns 0, or a negative errno, which reaches whoever asked; any other value counts as -EIO. On -ENOMEM, -EAGAIN,
- * -ENOSPC and -EDQUOT idle registrations are unpinned first, and the callback is called again (RCACHE-023).
+ * Returns 0, or a negative errno, which the function that needed the registration returns; any other value counts as -EIO.
+ * On -ENOMEM, -EAGAIN, -ENOSPC and -EDQUOT idle registrations are unpinned first, and the callback is called again
+ * (RCACHE-023).
  *
  * Called by the threads that use the cache, by several at once, never with a lock held. It may call any function of
  * pindown but those of the lane that it is called for.
  */
 typedef int (*pindown_pin_fn)(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned);
 
-/* Unpins what the other pinned: once for each. It cannot fail. Called as that one is. */
+/* Unpins what the pin callback pinned: called once for each. It cannot fail. Called under the same rules as the pin callback. */
 typedef void (*pindown_unpin_fn)(void *context, void *pin);
 
 /*
- * Whether the application will tell changes of these bytes (not 0) or not (0): then they are registered for one use. For
- * the monitor "imported" alone.
+ * Returns whether the application will report changes of these bytes with pindown_changed (not 0) or not (0). Bytes
+ * that it does not answer for are registered for one use. For the monitor "imported" alone.
  */
 typedef int (*pindown_answers_fn)(void *context, const void *address, size_t length, uint32_t access);
 
@@ -94,7 +95,7 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
 /* pindown_attr.max_bytes: no limit. */
 #define PINDOWN_NO_LIMIT UINT64_MAX
 
-/* pindown_attr.max_count: as many as the library thinks right (1,024). */
+/* pindown_attr.max_count: the library's default (1,024). */
 #define PINDOWN_DEFAULT_COUNT UINT32_MAX
 
 /*
@@ -106,19 +107,19 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
 
 /*
  * pindown_attr.flags: with userfaultfd, each hit asks the kernel by a second system call whether the process still has the
- * rights that the registration was made with; one that outlived a right is dropped (MON-014). Other monitors are told of
- * mprotect(2), or need not be, and ignore this.
+ * rights that the registration was made with; one that outlived a right is dropped (MON-014). Other monitors are
+ * notified of mprotect(2), or need not be, and ignore this flag.
  */
 #define PINDOWN_CHECK_RIGHTS 2u
 
 /*
  * pindown_attr.flags: instead of PINDOWN_NO_UNSEEN_CHANGES (which prevails): with userfaultfd, what is kept is locked
- * (mlock2(2) with MLOCK_ONFAULT), so that the kernel refuses guard pages there; the application promises that nobody attaches a
- * System V segment over registered memory, nor unlocks it (munlock, munlockall).
+ * (mlock2(2) with MLOCK_ONFAULT), so that the kernel refuses guard pages there; the application promises that no code in the
+ * process attaches a System V segment over registered memory, nor unlocks it (munlock, munlockall).
  *
  * MADV_DONTNEED, MADV_FREE and MADV_REMOVE then answer EINVAL there (MON-031 is not held): mind allocators, and code that
- * drops pages to find zeros. The locks stay until the memory is unmapped; they count against RLIMIT_MEMLOCK, and memory that
- * it leaves no room for is registered for one use.
+ * drops pages to find zeros. The memory is unlocked when its last registration is unpinned, unless it was locked before it was
+ * registered. The locks count against RLIMIT_MEMLOCK, and memory that it leaves no room for is registered for one use.
  */
 #define PINDOWN_REFUSE_GUARDS 4u
 
@@ -129,7 +130,7 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
  */
 #define PINDOWN_MERGE 8u
 
-/* How a cache is to be. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
+/* The configuration of a cache. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
 struct pindown_attr {
 	/* sizeof(struct pindown_attr). */
 	size_t size;
@@ -138,9 +139,10 @@ struct pindown_attr {
 	/* The first argument of every callback. May be null; pindown does not follow it. Must be good until pindown_close. */
 	void *context;
 	/*
-	 * Who tells what changed. Null is "best". A name ends with a zero byte and is not needed after pindown_open.
+	 * The name of the monitor, which reports memory changes. Null is "best". The name ends with a zero byte and is not
+	 * needed after pindown_open.
 	 *
-	 * "best"         the first of these that works here, down to "none"; pindown_monitor_why tells why
+	 * "best"         the first of these that works here, down to "none"; pindown_monitor_why returns the reason
 	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; root, or pindown-helper
 	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a system
 	 *                call. Keeps a registration through mprotect(2) (MON-014 is not held) without PINDOWN_CHECK_RIGHTS
@@ -169,7 +171,7 @@ struct pindown_attr {
  * -EINVAL      no pin or unpin, an unknown monitor or flag, a wrong size, more registrations than a cache can keep
  * -E2BIG       something is set in attr that this version does not know
  * -EOPNOTSUPP  the monitor is not in this version, or this kernel cannot
- * others       what the kernel said of the monitor, or of membarrier(2), which a cache needs
+ * others       errors of the kernel for the monitor, or for membarrier(2), which a cache needs
  */
 int pindown_open(const struct pindown_attr *attr, struct pindown_cache **cache);
 
@@ -184,16 +186,17 @@ int pindown_open(const struct pindown_attr *attr, struct pindown_cache **cache);
 int pindown_close(struct pindown_cache *cache);
 
 /*
- * The name of the monitor that watches: never "best"; "userfaultfd-plain" is userfaultfd of Linux 5.18 to 6.6. Good until pindown_close; null for a null cache. Any thread.
+ * The name of the monitor in use: never "best"; "userfaultfd-plain" is userfaultfd of Linux 5.18 to 6.6. Good until
+ * pindown_close; null for a null cache. Any thread.
  */
 const char *pindown_monitor(const struct pindown_cache *cache);
 
-/* Why it is that one, in words: what was tried before, and why not. As for pindown_monitor. */
+/* Why this monitor was chosen, as text: which monitors were tried before, and why each is not available. Valid as for pindown_monitor. */
 const char *pindown_monitor_why(const struct pindown_cache *cache);
 
 /*
- * Why the last call of this thread that failed did so, in words; "" if none has. Good until the next call of this thread
- * that fails.
+ * The reason, as text, why the last failed call of this thread failed; "" if none has failed. Good until the next call
+ * of this thread that fails.
  */
 const char *pindown_last_error(void);
 
@@ -228,13 +231,13 @@ struct pindown_use {
 #define PINDOWN_USE_HELD (UINT64_C(1) << 34)
 
 /*
- * A registration of `length` bytes from `address` with at least the rights `access` (enum pindown_access, or 0): one that
+ * Gets a registration of `length` bytes from `address` with at least the rights `access` (enum pindown_access, or 0): one that
  * the cache has, if it is of the memory that is there now (RCACHE-001, RCACHE-003, RCACHE-021, MON-013), else a new one, which
  * is kept if it can be watched and fits (RCACHE-004). Fills in `use`. The pages stay pinned until pindown_end, whatever the
- * process does to its address space meanwhile (MON-050); until then nothing is unpinned that leaves the cache, unless the use is
- * held (pindown_hold).
+ * process does to its address space meanwhile (MON-050). Until then no registration that leaves the cache is unpinned, unless
+ * the use is held (pindown_hold).
  *
- * By one thread at a time for a lane. Any number of uses may be under way.
+ * To be called by one thread at a time for a lane. Any number of uses may be under way.
  *
  * -ECHILD   the cache is this process' parent's
  * others    what the pin callback returned; nothing remains pinned
@@ -242,26 +245,28 @@ struct pindown_use {
 int pindown_get(struct pindown_lane *lane, const void *address, size_t length, uint32_t access, struct pindown_use *use);
 
 /*
- * The operation may last, because it waits for a peer or a device: call this when it has been posted. What has left the cache
- * is unpinned when the uses that began earlier have ended, whatever they use; a use that is held keeps its own registration
- * pinned and holds up no other (RCACHE-010, RCACHE-023). A use that is held already, or that is single, stays as it is. For the
- * lane that gave the use, by one thread at a time for a lane; copies made of the structure before are void.
+ * Holds a use for an operation that may last, because it waits for a peer or a device: call this when the operation has been
+ * posted. What has left the cache is unpinned when the uses that began earlier have ended, whichever registrations they use; a
+ * held use keeps only its own registration pinned (RCACHE-010, RCACHE-023). A use that is held already, or that is single,
+ * stays as it is. To be called for the lane that gave the use, by one thread at a time for a lane; copies of the structure that
+ * were made before are void.
  *
  * -EINVAL   the use has ended, or belongs to another lane
  */
 int pindown_hold(struct pindown_lane *lane, struct pindown_use *use);
 
 /*
- * The operation has completed. For the lane that gave the use, by one thread at a time for a lane. The structure may have
- * been copied meanwhile; only one copy may be ended.
+ * Ends a use, after its operation has completed. To be called for the lane that gave the use, by one thread at a time
+ * for a lane. The structure may have been copied meanwhile; only one copy may be ended.
  *
  * -EINVAL   the use has ended, or belongs to another lane
  */
 int pindown_end(struct pindown_lane *lane, struct pindown_use *use);
 
 /*
- * Takes in what the monitor told and unpins what nobody uses any more (MON-054). pindown_get does so by the way whenever it
- * registers; a program that has stopped using the cache calls this to give memory back. Any thread.
+ * Processes the changes that the monitor has reported, and unpins registrations that are no longer used (MON-054). pindown_get
+ * does this too whenever it registers; a program that has stopped using the cache calls this function to release the memory.
+ * Any thread.
  */
 int pindown_sweep(struct pindown_cache *cache);
 
@@ -284,14 +289,14 @@ struct pindown_stats {
 	uint64_t evictions;
 	/* Registrations dropped because their memory changed, or with all others. */
 	uint64_t invalidations;
-	/* Times that everything was dropped, because nobody knew what had changed. */
+	/* How often everything was dropped because it was not known what had changed. */
 	uint64_t flushes;
 	/* Registrations of pindown_register that were not undone. */
 	uint64_t own;
 	/* Registrations kept now, and their bytes. */
 	uint64_t entries;
 	uint64_t bytes;
-	/* Registrations taken out whose last use has not ended, or was not looked at, and their bytes. */
+	/* Registrations taken out of the cache but not yet unpinned, because their last use has not ended or has not been checked, and their bytes. */
 	uint64_t retired;
 	uint64_t retired_bytes;
 	/* Look-ups that made a registration for one use, by enum pindown_reason. */
@@ -305,15 +310,16 @@ struct pindown_stats {
 };
 
 /*
- * Fills in as much of `*stats` as its size has room for; what this version does not count is 0. Any thread. (RCACHE-022)
+ * Fills in as much of `*stats` as its size has room for; fields that this version does not count are 0. Any thread.
+ * (RCACHE-022)
  */
 int pindown_read_stats(struct pindown_cache *cache, struct pindown_stats *stats);
 
 /* ---- registrations of the application's own ---------------------------------------------------------------------------- */
 
-/* Why a registration is for one use only, or its changes will not be told. */
+/* Why a registration is for one use only, or its changes will not be reported. */
 enum pindown_reason {
-	/* No reason: changes are told. */
+	/* No reason: changes are reported. */
 	PINDOWN_WATCHED = 0,
 	/*
 	 * The cache keeps nothing: no monitor, no room by its limits, or the kernel refuses membarrier(2) since the cache was
@@ -322,7 +328,7 @@ enum pindown_reason {
 	PINDOWN_NOT_CACHING = 1,
 	/* The range alone is larger than the limit of bytes. */
 	PINDOWN_TOO_LARGE = 2,
-	/* The monitor cannot tell all changes of this kind of memory. */
+	/* The monitor cannot report all changes of this kind of memory. */
 	PINDOWN_NOT_WATCHABLE = 3,
 	/* All that may be kept is in use. */
 	PINDOWN_IN_USE = 4,
@@ -332,7 +338,7 @@ enum pindown_reason {
 	PINDOWN_MONITOR_ENDED = 6,
 };
 
-/* A reason in words; null for an unknown one. Any thread. */
+/* A reason as text; null for an unknown one. Any thread. */
 const char *pindown_reason_text(uint32_t reason);
 
 /* What pindown_register made. */
@@ -341,7 +347,7 @@ struct pindown_registration {
 	uint64_t handle;
 	uint64_t local_key;
 	uint64_t remote_key;
-	/* enum pindown_reason. Unless PINDOWN_WATCHED: changes of this memory are never told. */
+	/* enum pindown_reason. Unless PINDOWN_WATCHED: changes of this memory are never reported. */
 	uint32_t unwatched;
 	/* 0. */
 	uint32_t reserved;
@@ -350,7 +356,7 @@ struct pindown_registration {
 /*
  * Pins `length` bytes from `address` with the rights `access` until pindown_deregister, and fills in `registration` (MON-036,
  * MON-037). Registrations may overlap; each has its own handle (MON-038). They are not served by pindown_get, and no change
- * undoes them (RCACHE-027): pindown_check tells which must not be used again. Any thread.
+ * undoes them (RCACHE-027): pindown_check returns those that must not be used again. Any thread.
  *
  * -ECHILD   the cache is this process' parent's
  * others    what the pin callback returned; nothing remains pinned (MON-040)
@@ -359,26 +365,27 @@ int pindown_register(struct pindown_cache *cache, const void *address, size_t le
                      struct pindown_registration *registration);
 
 /*
- * Unpins a registration, also one that was told to have changed (MON-036, MON-039). No operation may use it any more. Any
- * thread.
+ * Unpins a registration, also one that was reported as changed (MON-036, MON-039). No operation may use it any more.
+ * Any thread.
  *
- * -ENOENT   there is none of this handle (any more)
+ * -ENOENT   no registration has this handle (any more)
  */
 int pindown_deregister(struct pindown_cache *cache, uint64_t handle);
 
 /*
- * Tells a registration whose memory has changed before this call: each once (MON-043 to MON-047). It does not wait for
- * changes. Called before each use of a registration, until it returns 0, it is enough to never use a stale one. Any thread.
+ * Returns a registration with memory that changed before this call, each registration once (MON-043 to MON-047). It does not
+ * wait for changes. Calling it before each use of a registration, until it returns 0, is enough to never use a stale one. Any
+ * thread.
  *
- * Returns 1 and fills in `*handle`, or 0: there is none.
+ * Returns 1 and fills in `*handle`, or 0 if there is none.
  */
 int pindown_check(struct pindown_cache *cache, uint64_t *handle);
 
 /*
- * Waits until there is one (MON-048, MON-049), `timeout_ms` milliseconds at most; -1: for ever. Any thread; of several that
- * wait, one gets each.
+ * Waits until pindown_check would return a registration (MON-048, MON-049), `timeout_ms` milliseconds at most; -1: for ever.
+ * Any thread; if several threads wait, each registration is returned to one of them.
  *
- * Returns 1 and fills in `*handle`, or 0: the time was up.
+ * Returns 1 and fills in `*handle`, or 0 after the timeout.
  *
  * -ECANCELED   pindown_interrupt was called
  */
@@ -390,24 +397,25 @@ int pindown_interrupt(struct pindown_cache *cache);
 /* ---- the application's own monitor: "imported" ------------------------------------------------------------------------- */
 
 /*
- * The memory of these bytes is no longer what it was. Must be called after the old pages can no longer be pinned, and
- * before other memory is seen there: between munmap(2) and whatever maps the addresses again. Any thread; takes no lock,
- * allocates nothing (unless it fails), never waits. (RCACHE-020, RCACHE-021)
+ * Reports that the memory of these bytes is no longer what it was. Must be called after the old pages can no longer be
+ * pinned, and before other memory is seen there: between munmap(2) and whatever maps the addresses again. Any thread;
+ * takes no lock, allocates nothing (unless it fails), never waits. (RCACHE-020, RCACHE-021)
  *
  * -EINVAL   the monitor is not "imported"; or there is no such range (no byte, or past the last address): then everything counts
  *           as changed, since something has
  */
 int pindown_changed(struct pindown_cache *cache, const void *address, size_t length);
 
-/* Nothing is known to be what it was. As pindown_changed, of every address. */
+/* Like pindown_changed, but for all addresses. */
 int pindown_changed_everything(struct pindown_cache *cache);
 
 /* ---- sealed memory ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Memory that cannot change: at least `length` bytes, zeroed, at the beginning of a page, written to `*memory`. Nobody can
- * unmap, move, replace or protect it, so registrations of it need no watching: the monitors "sealed" and "userfaultfd" keep
- * them for good. It is shared with children that fork(2) makes, and never goes back to the kernel. Any thread.
+ * Allocates memory that cannot change: at least `length` bytes, zeroed, at the beginning of a page, written to `*memory`. No
+ * code in the process can unmap, move, replace or protect it, so registrations of it need no watching: the monitors "sealed"
+ * and "userfaultfd" keep them permanently. It is shared with children that fork(2) makes, and never goes back to the kernel.
+ * Any thread.
  *
  * -ENOMEM      no memory
  * -EOPNOTSUPP  the kernel cannot seal mappings: mseal(2) came with Linux 6.10
@@ -416,8 +424,8 @@ int pindown_changed_everything(struct pindown_cache *cache);
 int pindown_alloc(size_t length, void **memory);
 
 /*
- * Gives it back, for the next pindown_alloc. Operations that use it must have ended; registrations of it remain, and remain
- * right, for the next owner. Null does nothing. Any thread.
+ * Frees memory of pindown_alloc, for reuse by the next pindown_alloc. Operations that use it must have ended; registrations of
+ * it remain, and remain valid for the next owner. Null does nothing. Any thread.
  *
  * -EINVAL   not the beginning of memory that pindown_alloc gave
  * -ECHILD   as for pindown_alloc

@@ -16,7 +16,8 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Whether the device, for whomever, writes the memory: then the process must be allowed to write it.
+    /// Whether the device writes the memory, for this process or for a peer: then the process must be allowed to write
+    /// it.
     #[must_use]
     pub fn writes(self) -> bool {
         self.intersects(Self::LOCAL_WRITE | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC)

@@ -1,4 +1,4 @@
-//! System calls by name: errors that say which call the system refused; and a call that must not panic where it is refused.
+//! Errors that name the system call which the kernel refused; and a call that must not panic where it is refused.
 
 #![cfg_attr(
     not(loom),
@@ -31,12 +31,12 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Gives the name of its call to an error.
+/// Adds the name of its call to an error.
 pub(crate) fn named(call: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| io::Error::new(io::Error::from(errno).kind(), Refused { call, errno })
 }
 
-/// As [`named`], of the error of the last call.
+/// Like [`named`], but for the error of the last call.
 pub(crate) fn last(call: &'static str) -> io::Error {
     named(call)(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
@@ -47,7 +47,7 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
-/// A limit of this process (`RLIMIT_*`); `None` if the kernel does not say.
+/// A limit of this process (`RLIMIT_*`); `None` if the kernel does not report it.
 #[cfg(not(loom))]
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit64> {
     let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };

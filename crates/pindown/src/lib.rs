@@ -7,8 +7,8 @@
 //! does not keep the registration.
 //!
 //! * [`Cache`]: registrations by range and rights; a [`Lane`] for each of its users, a [`Use`] for each operation
-//! * [`Registrar`]: whoever pins and unpins, yours
-//! * [`monitor`]: who tells the cache what changed
+//! * [`Registrar`]: pins and unpins memory; implemented by the application
+//! * [`monitor`]: reports memory changes to the cache
 
 mod access;
 pub mod cache;

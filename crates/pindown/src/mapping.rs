@@ -24,9 +24,9 @@ pub struct Mapping {
     pub readable: bool,
     /// Whether it may write it.
     pub writable: bool,
-    /// Whether writes are seen by others that map the same.
+    /// Whether writes are seen by other processes that map the same.
     pub shared: bool,
-    /// Bytes of its pages, where the kernel says so: larger than the machine's for hugetlb.
+    /// Bytes of its pages, where the kernel reports them: larger than the machine's for hugetlb.
     pub page_size: Option<u64>,
     /// What it maps.
     pub backing: Backing,
@@ -43,7 +43,7 @@ pub enum Backing {
         device: (u32, u32),
         /// Its number there.
         inode: u64,
-        /// Its name as the kernel tells it.
+        /// Its name as the kernel reports it.
         name: String,
     },
 }
@@ -69,7 +69,7 @@ impl Mappings {
         Ok(Self { file, query: AtomicBool::new(true), reading: Mutex::new(()) })
     }
 
-    /// As [`Self::open`], where the ioctl is not to be asked: as it is before Linux 6.11.
+    /// Like [`Self::open`], but without the ioctl, as before Linux 6.11.
     ///
     /// # Errors
     /// /proc is not there.
@@ -82,7 +82,7 @@ impl Mappings {
     /// The mappings of a range, in order and without a hole; `None` if there is one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn of(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
         if self.query.load(Ordering::Relaxed) {
             match self.query_all(range) {
@@ -232,8 +232,8 @@ struct Query {
     name: Vec<u8>,
 }
 
-// SAFETY: the opcode is PROCMAP_QUERY, whose argument is the structure that the pointer names; the kernel writes it and,
-// at most, as many bytes of a name as the structure says there is room for.
+// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names; the kernel writes it and, at
+// most, as many bytes of a name as the structure says there is room for.
 unsafe impl Ioctl for &mut Query {
     type Output = ();
 
@@ -244,7 +244,7 @@ unsafe impl Ioctl for &mut Query {
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
-        // The kernel writes through an address that is told as a number.
+        // The kernel writes through an address that is passed as a number.
         self.fields.vma_name_addr = self.name.as_mut_ptr().expose_provenance() as u64;
         self.fields.vma_name_size = self.name.len() as u32;
         if self.name.is_empty() {
@@ -385,7 +385,7 @@ mod tests {
         }
         // SAFETY: mapped above, for this test alone.
         unsafe { munmap(start, 4 * page) }.expect("unmapped");
-        // Nobody else is given the first page of all.
+        // The kernel maps nothing at the first page of all.
         let nowhere = Range::new(0, 1).expect("a range");
         assert!(!asking.allow(nowhere, false) && !reading.allow(nowhere, false));
     }

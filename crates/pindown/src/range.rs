@@ -9,7 +9,7 @@ pub struct Range {
     end: u64,
 }
 
-/// Why there is no such range.
+/// The error for an invalid range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
@@ -27,7 +27,7 @@ pub enum RangeError {
 }
 
 impl RangeError {
-    /// What stands for it in C: a positive errno.
+    /// The errno that stands for it in C, positive.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
@@ -59,7 +59,7 @@ impl Range {
         (start < end).then_some(Self { start, end })
     }
 
-    /// Where these bytes lie now.
+    /// The range in which these values lie now.
     ///
     /// # Errors
     /// [`RangeError::Empty`] for an empty slice.
@@ -134,7 +134,7 @@ impl fmt::Display for Range {
 #[inline]
 #[must_use]
 pub fn page_size() -> u64 {
-    // Where there is but one size nobody need be asked: a miss would wait for the memory in which the answer lies.
+    // Where there is only one page size, it need not be read: a miss would wait for the memory in which it is stored.
     if cfg!(target_arch = "x86_64") { 4096 } else { rustix::param::page_size() as u64 }
 }
 

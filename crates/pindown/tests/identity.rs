@@ -1,4 +1,5 @@
-//! Whose a monitor is, and what becomes of it when the program closes its descriptors. Each case is a process of its own.
+//! The process that a monitor belongs to, and what happens when the program closes its descriptors. Each case is a
+//! process of its own.
 #![expect(unsafe_code, reason = "fork, name spaces and closing; each block states its own reason")]
 
 use pindown::monitor::Choice;
@@ -137,7 +138,7 @@ fn closing_process() {
     let before: Vec<_> = lanes.iter().zip(&memory).map(|(lane, memory)| keep(lane, memory.start)).collect();
     close_all_but(&kept);
     for ((oracle, lane), memory) in [&oracle, &other].into_iter().zip(&lanes).zip(&memory) {
-        // Nobody waits for ever, either.
+        // No thread waits for ever, either.
         unmap(memory.start, PAGE);
         map_anew(memory.start, PAGE);
         transfers(oracle, lane, memory.start, 2);

@@ -1,5 +1,5 @@
-//! io_uring's workers take pages away. A process of its own: nobody says when a worker has ended, so nothing may be kept in
-//! this process from then on.
+//! io_uring's workers take pages away. A process of its own: the kernel does not report when a worker has ended, so nothing may
+//! be kept in this process from then on.
 #![expect(unsafe_code, reason = "io_uring and mappings; each block states its own reason")]
 
 use io_uring::{IoUring, opcode};
@@ -20,7 +20,7 @@ fn mon_012_mon_029_advice_that_a_worker_follows() {
     // SAFETY: within the mapping.
     let second = unsafe { start.cast::<u8>().add(PAGE) };
     let store = |value: u8| {
-        // SAFETY: within the mapping, which nobody else uses.
+        // SAFETY: within the mapping, which no other code uses.
         unsafe { second.write_volatile(value) }
     };
     // SAFETY: within the mapping.

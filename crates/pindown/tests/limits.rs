@@ -28,7 +28,7 @@ fn user(number: u32) -> u32 {
     200_000 + 8 * (std::process::id() % 1_000_000) + number
 }
 
-/// A copy of this program that everybody may run.
+/// A copy of this program that every user may run.
 struct Program(PathBuf);
 
 impl Program {
@@ -86,7 +86,7 @@ impl Talker {
         self.line_or_end().expect("it did not end")
     }
 
-    /// The same; `None` if it ended.
+    /// Like [`Self::line`], but `None` if the process ended.
     fn line_or_end(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -127,7 +127,7 @@ fn limited_process() {
     println!("> {said}");
 }
 
-/// Registers until it is refused, says how many there were, and waits to be killed.
+/// Registers until it is refused, prints how many registrations there were, and waits to be killed.
 fn hoard() {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let cache = Cache::builder(Oracle::new()).monitor(Choice::Imported(imported)).open().expect("opens");

@@ -60,7 +60,7 @@ static ALLOCATOR: Counting = Counting;
 const BUFFERS: u64 = 1000;
 
 /// Hits of at least `rounds` rounds over a thousand buffers, while `life` goes on in another thread until it has done as
-/// much as it is told. At least 99 of 100 look-ups are hits, and every one is right.
+/// much as requested. At least 99 of 100 look-ups are hits, and every one is correct.
 fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let memory = Memory::new(2 * BUFFERS);
     let buffers = Vec::from_iter((0..BUFFERS).map(|number| memory.page(2 * number)));

@@ -1,8 +1,8 @@
 //! Threads that look up ranges of many sizes while entries are taken out and filled again: each key is that of a registration
 //! with the bytes and rights that were asked for, and it is not unpinned while it is used.
 //!
-//! The threads are interrupted all the time, wherever they are, by signals whose handler gives the processor to another: what
-//! goes wrong only if a thread stops between two instructions is found in seconds.
+//! The threads are interrupted all the time, wherever they are, by signals. Their handler yields the processor to another
+//! thread: what goes wrong only if a thread stops between two instructions is found in seconds.
 #![expect(unsafe_code, reason = "signals to threads; each block states its own reason")]
 
 use std::io;
@@ -23,7 +23,7 @@ fn pages(start: u64, count: u64) -> Range {
     Range::new(start * page_size(), count * page_size()).expect("a range")
 }
 
-/// Keys that are told apart: a registration's is used again long after it was unpinned.
+/// Keys that are distinguished: a registration's is used again long after it was unpinned.
 const KEYS: usize = 1 << 20;
 
 /// Look-ups of each thread.
@@ -53,7 +53,7 @@ impl Ledger {
         Self(Arc::new(Keys { made: AtomicU64::new(0), registrations }))
     }
 
-    /// What a look-up was given wrongly, if anything.
+    /// The error of a look-up, if there was one.
     fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let key = used.local_key();
         let word = self.0.registrations[key as usize % KEYS].load(Ordering::SeqCst);
@@ -98,7 +98,7 @@ fn ranges() -> Vec<Range> {
     (0..20).map(|n| pages(0x100_0000 + n % 4, sizes[n as usize / 4])).collect()
 }
 
-/// Looks up at random; what was wrong.
+/// Looks up at random. Returns the errors.
 fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u64) -> Vec<String> {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = |below: u64| {
@@ -147,7 +147,7 @@ fn open(merging: bool) -> (Ledger, Cache<Ledger>, Notifier) {
     (ledger, cache.merging(merging).open().expect("opens"), notifier)
 }
 
-/// Interrupts the threads until all have ended; what they found.
+/// Interrupts the threads until all have ended. Returns their results.
 fn interrupted(threads: Vec<JoinHandle<Vec<String>>>) -> Vec<String> {
     while threads.iter().any(|thread| !thread.is_finished()) {
         for thread in &threads {

@@ -97,7 +97,7 @@ fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
     let path = std::env::temp_dir().join(format!("pindown-fifo-{}", std::process::id()));
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
     must(libc::SYS_mknod, [name.as_ptr() as u64, u64::from(libc::S_IFIFO | 0o600), 0, 0, 0, 0]);
-    // A worker waits for another end of the pipe, and takes pages after it, which no hook says.
+    // A worker waits for another end of the pipe, and takes pages after it, which no hook reports.
     let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), name.as_ptr()).flags(libc::O_RDONLY);
     let open = open.build().flags(Flags::ASYNC | Flags::IO_LINK);
     let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();

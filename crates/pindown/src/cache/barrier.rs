@@ -1,11 +1,12 @@
-//! The two halves of an asymmetric fence: one for those who use the cache, which costs nothing, and one for those who
-//! take registrations out, which makes the kernel fence every running thread of the process (membarrier(2)).
+//! The two halves of an asymmetric fence: one for threads that use the cache, which costs nothing, and one for threads
+//! that take registrations out, which makes the kernel fence every running thread of the process (membarrier(2)).
 
 #![cfg_attr(not(loom), expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason"))]
 
 use std::sync::atomic::Ordering;
 
-/// What stands before is seen by others before what follows is done, as seen by those who call [`heavy`].
+/// Orders what stands before against what follows, for threads that call [`heavy`]: they see the former before the
+/// latter is done.
 #[inline]
 pub(super) fn light() {
     #[cfg(not(loom))]
@@ -14,8 +15,8 @@ pub(super) fn light() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Every thread of the process has passed a full fence when this returns true. False if the kernel refuses it, as a filter that was
-/// installed since may have it.
+/// Fences every thread of the process. When this returns true, every thread has passed a full fence. Returns false if the kernel refuses
+/// the call, as it does where a filter of system calls that was installed meanwhile denies it.
 #[must_use]
 pub(super) fn heavy() -> bool {
     #[cfg(not(loom))]
@@ -34,7 +35,7 @@ pub(super) fn heavy() -> bool {
 /// Asks the kernel for [`heavy`]; in every kernel since 4.14, but a filter of system calls may forbid it.
 ///
 /// # Errors
-/// What the kernel says.
+/// Those of membarrier(2).
 pub(super) fn register() -> std::io::Result<()> {
     #[cfg(not(loom))]
     if !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {

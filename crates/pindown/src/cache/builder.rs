@@ -14,13 +14,13 @@ use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
 use crate::sync::{AtomicU64, Mutex};
 
-/// Registrations that a cache keeps unless told otherwise.
+/// Registrations that a cache keeps by default.
 const DEFAULT_COUNT: u32 = 1024;
 
-/// The most registrations that a cache can be told to keep.
+/// The maximum of [`Builder::max_count`].
 pub const MOST_REGISTRATIONS: u32 = Entries::MOST;
 
-/// How a cache is to be.
+/// The configuration of a cache.
 pub struct Builder<R: Registrar> {
     registrar: R,
     choice: Choice,
@@ -30,7 +30,7 @@ pub struct Builder<R: Registrar> {
     merging: bool,
 }
 
-/// Why there is no cache.
+/// Why a cache cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -39,7 +39,7 @@ pub enum OpenError {
     Kernel {
         /// What was refused.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The monitor that was asked for cannot work here.
@@ -51,7 +51,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What stands for it in C: a positive errno.
+    /// The errno that stands for it in C, positive.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -68,29 +68,30 @@ impl<R: Registrar> Builder<R> {
         Self { registrar, choice: best(), or_none: false, limits, merging: false }
     }
 
-    /// Who tells the cache what changed: the best that can work here, unless told otherwise.
+    /// Sets the monitor, which reports memory changes to the cache. Default: the best one that can work here.
     #[must_use]
     pub fn monitor(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// As [`Self::monitor`]; where that one cannot work, the cache keeps nothing, and [`Cache::explanation`] says so.
+    /// Like [`Self::monitor`], but if that monitor cannot work here, the cache opens, keeps nothing, and
+    /// [`Cache::explanation`] returns the reason.
     #[must_use]
     pub fn monitor_or_none(mut self, choice: Choice) -> Self {
         self.or_none = true;
         self.monitor(choice)
     }
 
-    /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009). Each that is kept
-    /// takes some 1,500 bytes of memory, once so many are; less where there are more than 8,192.
+    /// Sets the maximum number of registrations that are kept (RCACHE-007): 1,024 by default, 0 to keep none (RCACHE-009). Each kept
+    /// registration takes some 1,500 bytes of memory once that many are kept; less if the maximum is more than 8,192.
     #[must_use]
     pub fn max_count(mut self, count: u32) -> Self {
         self.limits.count = count;
         self
     }
 
-    /// Bytes that are kept pinned at most (RCACHE-005); no limit unless told otherwise (RCACHE-006).
+    /// Sets the maximum number of bytes that are kept pinned (RCACHE-005); no limit by default (RCACHE-006).
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.limits.bytes = bytes;
@@ -104,7 +105,7 @@ impl<R: Registrar> Builder<R> {
     /// are.
     ///
     /// Fewer registrations serve more look-ups then, at the price of registering pages again, some log2 of their number
-    /// of times at worst, and of losing more of them to one change. No, unless told otherwise.
+    /// of times at worst, and of losing more of them to one change. Off by default.
     #[must_use]
     pub fn merging(mut self, merging: bool) -> Self {
         self.merging = merging;

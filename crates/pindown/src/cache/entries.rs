@@ -1,10 +1,12 @@
-//! All entries: one for each registration, by its *number*, which whoever has the table's lock goes by; and copies of them, which hits find.
+//! All entries. Each registration has one entry, identified by its *number*, which code that holds the table's lock uses, and copies of
+//! that entry, which hits find.
 //!
-//! A copy lies where the hash of a page says by which its registration was looked up, so a hit reads one line and waits for one load. It
-//! is made when a look-up has found the registration behind the lock, so a registration that is looked up by many pages has
-//! many. All are published after, and killed with, the entry of which they are copies, under the table's lock, and are
-//! free again when that is. There are many more places than registrations, so few find theirs taken; these lie in one of those beside,
-//! and what finds no room there, or is looked up by more pages than there are copies for, goes through the [front](super::front).
+//! The place of a copy is given by the hash of the page by which its registration was looked up, so a hit reads one cache line and waits
+//! for one load. A copy is made when a look-up has found the registration behind the lock, so a registration that is looked up by many
+//! pages has many copies. Copies are published after their entry and killed with it, under the table's lock, and become free when the entry
+//! does. There are many more places than registrations, so few copies find their place taken; such a copy lies in a neighbouring place. A
+//! page for which no neighbouring place is free, or with a registration that has the maximum number of copies already, is looked up through
+//! the [front](super::front).
 
 use std::io;
 
@@ -14,31 +16,32 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Places of copies for each registration. Of a hundred looked-up pages two find theirs taken by another; whoever looks those up pays for it
-/// as for ten others, since the processor has guessed otherwise.
+/// Places of copies for each registration. Of a hundred looked-up pages, two find their place taken by another; a look-up of such a page
+/// costs as much as ten others, since the branch prediction fails.
 const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 8,192
 /// registrations have fewer for each, down to two.
 const MANY: usize = 1 << 18;
 
-/// Places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
+/// Neighbouring places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
 const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
 
-/// Copies of one entry: who takes it out, or asks when it was last used, looks at all of them under the table's lock.
+/// The maximum number of copies of one entry: a thread that takes the entry out, or asks when it was last used, visits
+/// all of them under the table's lock.
 const MOST_COPIES: u32 = 1024;
 
-/// Where an entry lies: a copy, or one that is none.
+/// Where an entry lies. The entry is either a copy or the registration's own entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
 impl Place {
-    /// As a number.
+    /// Returns the place as a number.
     pub(crate) const fn to_u32(self) -> u32 {
         self.0
     }
 
-    /// Of what [`Self::to_u32`] gave.
+    /// Restores a place from the number that [`Self::to_u32`] returned.
     pub(crate) const fn from_u32(number: u32) -> Self {
         Self(number)
     }
@@ -47,14 +50,14 @@ impl Place {
         self.0 as usize
     }
 
-    /// The places in which a copy may lie that is looked for here first.
+    /// The places in which a copy may lie for a page that is looked for here first.
     pub(crate) fn near(self) -> impl Iterator<Item = Self> {
         (0..NEAR).map(move |step| Self(self.0 ^ step))
     }
 }
 
-/// The page of an address, mixed: 2^52 divided by the golden ratio, so 2^64 by it for pages; the upper bits of its multiples keep
-/// apart for addresses at any stride, and nobody gains by choosing addresses.
+/// Hashes the page of an address by multiplication: 2^52 divided by the golden ratio, so 2^64 divided by it for pages. The
+/// upper bits of the multiples differ for addresses at any stride. A program gains nothing by choosing addresses.
 #[inline]
 pub(super) const fn hash(address: u64) -> u64 {
     // With the bits that a look-up adds to the address in any case.
@@ -71,7 +74,7 @@ struct Inode {
     slot: AtomicU64,
 }
 
-/// What is known of a copy besides. Written under the table's lock.
+/// Further data of a copy. Written under the table's lock.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -82,7 +85,7 @@ struct Copied {
     next: AtomicU32,
 }
 
-/// What is known of a number besides.
+/// Further data of a number.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -96,7 +99,7 @@ struct Known {
     inode: Inode,
 }
 
-/// What was found beside the place where a page is looked for first.
+/// A place near that where a page is looked for first.
 enum Beside {
     /// A copy of the same entry: for another page of its, perhaps.
     Its(Place),
@@ -106,10 +109,11 @@ enum Beside {
 /// All entries.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// Copies, by place; then one for each number. Written when the cache is opened: so memory is zeroed that lies at larger
-    /// boundaries than the allocator's own. The others take none before they are used.
+    /// Copies, by place; then one entry for each number. Written when the cache is opened, since the memory for them is zeroed
+    /// explicitly: it is aligned to more than the allocator's own alignment. The other arrays take no memory before they are
+    /// used.
     entries: Box<[Entry]>,
-    /// What of a hash is not a place.
+    /// How far a hash is shifted to the right to give a place.
     shift: u32,
     /// By place.
     copied: Box<[Copied]>,
@@ -117,14 +121,14 @@ pub(crate) struct Entries {
     places: u32,
     /// By number.
     known: Box<[Known]>,
-    /// Copies that there are, under the table's lock.
+    /// The current number of copies, under the table's lock.
     copies: AtomicU32,
-    /// An entry that was taken out has lost its last hold since somebody asked.
+    /// Whether an entry that was taken out has lost its last hold since [`Self::take_released`] was last called.
     released: AtomicBool,
 }
 
 impl Entries {
-    /// As many registrations as there can be.
+    /// The maximum number of registrations.
     pub(crate) const MOST: u32 = 1 << 24;
 
     /// # Errors
@@ -210,7 +214,7 @@ impl Entries {
         Place(self.places + number)
     }
 
-    /// The number of the entry at a place, for those who keep it from being filled again.
+    /// The number of the entry at a place. The caller must keep the entry from being filled again.
     #[inline]
     pub(crate) fn number(&self, place: Place) -> u32 {
         match self.copied(place) {
@@ -219,7 +223,7 @@ impl Entries {
         }
     }
 
-    /// What is known of a copy besides; `None` for an entry that is none.
+    /// Returns the further data of a copy; `None` for an entry that is not a copy.
     #[inline]
     fn copied(&self, place: Place) -> Option<&Copied> {
         self.copied.get(place.index())
@@ -241,7 +245,8 @@ impl Entries {
         entry.fill(range, access, pinned, watched.is_some());
     }
 
-    /// Where entry `number`, which is live, is found by this page from now on: a copy, if there is room for one, and it has not too many. Under the table's lock.
+    /// Makes entry `number`, which is live, findable by this page, and returns the place: that of a copy. `None` if there is no room for a
+    /// copy, or the entry has too many. Under the table's lock.
     #[inline]
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
@@ -288,7 +293,8 @@ impl Entries {
         home.near().find(|place| self.is_free(*place, is_first)).map(Beside::Free)
     }
 
-    /// Copies that stand where entry `number` may be found by this page, and serve nothing that it does not. Under the table's lock.
+    /// Copies of other entries that lie where entry `number` may be found by this page, and that serve nothing that this entry does not
+    /// serve. Under the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
         let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
         let serves_less = move |place: &Place| match (self.get(number), self.at(*place)) {
@@ -300,7 +306,8 @@ impl Entries {
         self.home(address).near().filter(live).filter(serves_less).filter(others)
     }
 
-    /// From now on no hit finds that copy; those who have may use it until it is [vacated](Self::vacate_copy). Under the table's lock.
+    /// Makes a copy unfindable for hits. Users that have found it already may use it until it is [vacated](Self::vacate_copy). Under the
+    /// table's lock.
     pub(crate) fn retire_copy(&self, place: Place) {
         let number = self.number(place);
         let next = |place: Place| self.copied(place).map(|copied| &copied.next);
@@ -320,7 +327,8 @@ impl Entries {
         self.at(place).map(Entry::kill);
     }
 
-    /// A copy that was retired may be filled: nobody uses it any more. Under the table's lock.
+    /// Frees a copy that was retired and has no user left, so that its place may be filled again. Under the table's
+    /// lock.
     pub(crate) fn vacate_copy(&self, place: Place) {
         if let Some(entry) = self.at(place) {
             entry.vacate();
@@ -338,7 +346,7 @@ impl Entries {
         })
     }
 
-    /// From now on no hit finds entry `number`. Whether it was live. Under the table's lock.
+    /// Makes entry `number` unfindable for hits. Returns whether it was live. Under the table's lock.
     pub(crate) fn kill(&self, number: u32) -> bool {
         for place in self.copies_of(number) {
             self.at(place).map(Entry::kill);
@@ -346,7 +354,7 @@ impl Entries {
         self.get(number).is_some_and(Entry::kill)
     }
 
-    /// Entry `number` is free: nobody uses what it stood for any more. Under the table's lock.
+    /// Frees the copies of entry `number`, once its registration has no user left. Under the table's lock.
     pub(crate) fn vacate(&self, number: u32) {
         self.copies_of(number).for_each(|place| self.vacate_copy(place));
         if let Some(known) = self.known.get(number as usize) {
@@ -379,18 +387,19 @@ impl Entries {
         self.get(number).map(|entry| entry.range())
     }
 
-    /// Somebody who has announced himself goes on using entry `number`, and will not be announced all that time.
+    /// Counts a hold of entry `number`: an announced user goes on using the entry after its announcement has ended.
     pub(crate) fn hold(&self, number: u32) {
         if let Some(known) = self.known.get(number as usize) {
             known.holds.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// He does so no more.
+    /// Ends a hold of entry `number`.
     pub(crate) fn release(&self, number: u32) {
         let Some(known) = self.known.get(number as usize) else { return };
         if known.holds.fetch_sub(1, Ordering::Release) == 1 {
-            // Whoever takes the entry out kills it, fences, and looks at its holds then: he sees none, or it is seen killed here.
+            // The thread that takes the entry out kills it, fences, and then reads its holds: either that thread reads no hold,
+            // or this one sees the entry killed.
             fence(Ordering::SeqCst);
             if !self.get(number).is_some_and(Entry::is_live) {
                 self.released.store(true, Ordering::Release);
@@ -398,7 +407,8 @@ impl Entries {
         }
     }
 
-    /// Whether somebody does. Final, if not, once the entry was taken out and everybody announced before has gone.
+    /// Returns whether entry `number` is held. `false` is final once the entry was taken out and every user announced
+    /// before that has ended.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }
@@ -409,12 +419,12 @@ impl Entries {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Whether one may since the last call.
+    /// Like [`Self::were_released`], but also resets the answer.
     pub(crate) fn take_released(&self) -> bool {
         self.were_released() && self.released.swap(false, Ordering::AcqRel)
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.known.len()
     }

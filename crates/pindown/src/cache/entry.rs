@@ -4,8 +4,9 @@
 //! registration, or none, for these reasons:
 //!
 //! 1. A reader announces itself ([`super::grace`]) before it loads a word.
-//! 2. The first word that it loads is `start`, which says whether the entry is live. It loads no other unless it is.
-//! 3. `start` says so only after the other words were written, and until the registration is taken out.
+//! 2. The first word that it loads is `start`, which shows whether the entry is live. It loads the others only if it
+//!    is.
+//! 3. `start` is live only after the other words were written, and until the registration is taken out.
 //! 4. An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A reader
 //!    that announced itself later finds it dead, since the thread that takes it out fences all threads in between.
 //!
@@ -15,23 +16,23 @@
 //! and tests with threads, `tests::racing`.)
 //!
 //! Registrations are whole pages below 2^62: what stands below a page of their first address and of the one after their last is free
-//! for the little that a hit asks or leaves, and so are the upper two bits. Which file is watched for it lies apart: few hits ask
-//! that.
+//! for the few bits that a hit reads or writes, and so are the upper two bits. The watched file of a registration is stored
+//! elsewhere, since few hits need it.
 //!
-//! An entry that was never filled is all zero. That is a dead one.
+//! An entry that was never filled is all zero, which means dead.
 
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What an address of a page leaves free.
+/// The bits that the address of a page leaves free.
 pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 
 /// log2 of the bytes of the smallest page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// Above the first address: valid as long as the monitor has told nothing of it. Without it, the entry is not in use, being filled,
+/// Above the first address: valid as long as the monitor has reported no change of it. Without it, the entry is not in use, being filled,
 /// or no longer valid. As a signed number a live start is below all that are not, so one comparison asks for this and the address.
 const LIVE: u64 = 1 << 63;
 
@@ -39,10 +40,10 @@ const LIVE: u64 = 1 << 63;
 /// watched.
 const WATCHED: u64 = 1 << 62;
 
-/// Registrations that end above this are not kept: nobody maps anything there.
+/// Registrations that end above this are not kept: the kernel maps nothing there.
 pub(super) const HIGHEST_END: u64 = WATCHED - 1;
 
-/// What stands beside the first address.
+/// The bits beside the first address.
 const BESIDE: u64 = LIVE | WATCHED | BELOW;
 
 /// The highest start of a live entry that begins on the page of an address is the address with these bits.
@@ -55,8 +56,8 @@ const _: () = assert!((Access::all().bits() as u64) < BELOW);
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(32))]
 pub(crate) struct Entry {
-    /// Its first address; above it [`LIVE`] and [`WATCHED`], below it the rights that it has not, so that one load brings all, and a
-    /// look-up asks whether there is anything that stands against it.
+    /// Its first address; above it [`LIVE`] and [`WATCHED`], below it the rights that it has not, so that one load reads all, and a
+    /// look-up checks whether a right that it needs is among those.
     start: AtomicU64,
     /// The address after its last; below it the [time](Age) when it was last used. 0: it may be filled.
     end: AtomicU64,
@@ -64,7 +65,7 @@ pub(crate) struct Entry {
     remote_key: AtomicU64,
 }
 
-/// A time, as entries keep it: what of the table's fits below a page.
+/// A time, as entries keep it: the bits of the table's time that fit below a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age(u64);
 
@@ -84,11 +85,11 @@ impl Age {
 pub(crate) struct WatchedInode {
     /// Which counter of the monitor's page.
     pub(crate) slot: u32,
-    /// What it read before the pages were pinned.
+    /// The counter's value before the pages were pinned.
     pub(crate) count: u64,
 }
 
-/// The time that it is, for those who use entries.
+/// The current time, for users of entries.
 #[derive(Debug)]
 pub(crate) struct Clock(AtomicU64);
 
@@ -111,9 +112,9 @@ impl Clock {
 /// What a look-up has read of an entry that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Serves {
-    /// It does if its [watched file's](Entries::inode) count stands.
+    /// Whether the entry serves only if the count of its [watched file](Entries::inode) is unchanged.
     pub(crate) watched: bool,
-    /// With what stands below it.
+    /// The end, with the bits below it.
     end: u64,
 }
 
@@ -124,14 +125,14 @@ impl Entry {
         Self { start: zero(), end: zero(), local_key: zero(), remote_key: zero() }
     }
 
-    /// From now on hits find it.
+    /// Makes the entry findable for hits.
     #[inline]
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
         self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
-    /// From now on no hit finds it. Whether it was live.
+    /// Makes the entry unfindable for hits. Returns whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Only under the table's lock, so this needs no exchange.
         let start = self.start.load(Ordering::Relaxed);
@@ -144,14 +145,14 @@ impl Entry {
         self.start.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Fills it, if nobody finds it: not published yet.
+    /// Fills the entry, which no hit can find: it is not published yet.
     #[inline]
     pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
         let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };
         self.set([range.start() & !BESIDE | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
     }
 
-    /// The same with what another one has.
+    /// Fills the entry with the words of another.
     #[inline]
     pub(super) fn copy(&self, from: &Self) {
         let words = [&from.start, &from.end, &from.local_key, &from.remote_key];
@@ -166,7 +167,7 @@ impl Entry {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// It may be filled: it was taken out, and nobody uses it any more.
+    /// Marks the entry as free to be filled: it was taken out, and has no user left.
     pub(super) fn vacate(&self) {
         self.end.store(0, Ordering::Relaxed);
     }
@@ -182,13 +183,13 @@ impl Entry {
         self.how_serves(range, access).is_some()
     }
 
-    /// The same, and what [`Self::touch`] needs.
+    /// Like [`Self::serves`], but returns what [`Self::touch`] needs.
     #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
-        // First whether it is live: see the module.
+        // First check whether it is live: see the module.
         let start = self.start.load(Ordering::Acquire);
         let highest = range.start() | HIGHEST_START;
-        // Most are not watched: one comparison says that too.
+        // Most entries are not watched: one comparison checks that too.
         if start.cast_signed() <= highest.cast_signed() {
             self.reaches(start, range, access).map(|end| Serves { watched: false, end })
         } else if (start & !WATCHED).cast_signed() <= highest.cast_signed() {
@@ -208,7 +209,7 @@ impl Entry {
         serves.then_some(end)
     }
 
-    /// What it allows.
+    /// The rights of the registration.
     pub(crate) fn rights(&self) -> Access {
         Access::from_bits_truncate(!self.start.load(Ordering::Relaxed) as u32)
     }
@@ -218,8 +219,9 @@ impl Entry {
         self.start.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Marks it used at this time. Writes only when the time has changed: threads that hit the same entry share its line.
-    /// For those alone who keep it from being filled again: they have announced themselves, or have the table's lock.
+    /// Marks the entry as used at this time. Writes only when the time has changed: threads that hit the same entry
+    /// share its cache line. The caller must keep the entry from being filled again: it is announced, or has the
+    /// table's lock.
     #[inline(always)]
     pub(crate) fn touch(&self, read: Serves, now: Age) {
         if (read.end ^ now.0) & BELOW != 0 {

@@ -1,17 +1,18 @@
-//! Where entries lie of which there is no [copy](super::entries) for a page: from the page to a place, without a lock.
+//! Maps a page to the place of an entry, without a lock, for entries that have no [copy](super::entries) for that page.
 //!
-//! It is only a hint. Whoever follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot may be
-//! overwritten by anybody, point to an entry that is no longer valid, or to one that means something else by now; nothing
-//! has to be cleared when a registration goes. A line is sixteen slots, of which the hash names one: nearly every
-//! entry is there, since the table is sparse, and the others are looked at apart. Slots are small, and hold no part of the
-//! address, so that large tables do not outgrow what the processor translates without a walk.
+//! The table is only a hint. A look-up that follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot
+//! may be overwritten by any thread, point to an entry that is no longer valid, or to one that is filled with another
+//! registration by now; nothing has to be cleared when a registration is removed. A line is sixteen slots, of which the hash
+//! names one: nearly every entry is in its slot, since the table is sparse, and the other slots of the line are searched only
+//! if it is not. Slots are small, and hold no part of the address, so that large tables do not outgrow what the processor
+//! translates without a walk.
 
 use std::io;
 
 use super::entries::{Place, hash};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// Slots of a line: so many as a cache line has.
+/// Slots of a line: as many as fit in a cache line.
 const WAYS: usize = 16;
 
 /// Slots of the largest table: 16 MiB.
@@ -21,7 +22,7 @@ const MOST_SLOTS: usize = 1 << 22;
 #[derive(Debug)]
 pub(crate) struct Front {
     slots: Box<[AtomicU32]>,
-    /// What of a hash is not the number of a slot.
+    /// How far a hash is shifted to the right to give the number of a slot.
     shift: u32,
     /// Whether anything was ever put: mostly nothing was, and a miss need not look.
     is_used: AtomicBool,
@@ -68,7 +69,7 @@ impl Front {
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
     }
 
-    /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.
+    /// Makes this entry findable by this address. `useless` returns whether an entry needs no slot any more.
     pub(crate) fn put(&self, address: u64, entry: Place, useless: impl Fn(Place) -> bool) {
         let slot = self.slot(address);
         let (line, way) = (self.line(slot), slot % WAYS);

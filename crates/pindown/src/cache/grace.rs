@@ -1,17 +1,18 @@
 //! When a registration that was taken out may be unpinned: when every use that began before has ended.
 //!
 //! The scheme is that of sleepable RCU. A *lane* counts the uses it began and ended, by parity. A use takes the parity of
-//! the current epoch, counts itself begun, and only then looks its entry up. Whoever takes entries out: makes them
-//! unfindable; fences every thread of the process (membarrier, so that a hit needs no fence of its own: loom, which
-//! knows none, gets a real one); waits until the uses of the other parity have ended; turns the epoch; waits until those
-//! of the first have. A use that began with an old parity, however late, then either counted itself before the fence and
-//! is waited for, or looks up after it and finds nothing. No store is shared between lanes, nothing is ordered but that.
+//! the current epoch, counts itself begun, and only then looks its entry up. A thread that takes entries out makes them
+//! unfindable; fences every thread of the process (membarrier, so that a hit needs no fence of its own: loom, which has
+//! no such call, gets a real fence); waits until the uses of the other parity have ended; advances the epoch; and waits
+//! until those of the first parity have ended. A use that began with an old parity, however late, then either counted
+//! itself before the fence and is waited for, or looks up after it and finds nothing. Lanes share no store, and no
+//! other order is needed.
 //!
 //! So a use that lasts would hold up whatever was taken out since. It is *held* instead: counted by its entry
 //! ([`super::entry::Entries::hold`]) while it still counts in its lane, and in its lane no more. When a batch has been
-//! waited for, its entries' counts are final: nobody finds them, so they only go down.
+//! waited for, its entries' counts are final: the entries cannot be found, so their counts only go down.
 //!
-//! Waiting is a state that [`Grace::pass`] looks at; nobody ever blocks for it.
+//! Waiting is a state that [`Grace::pass`] checks; no thread ever blocks for it.
 //!
 //! The kernel may refuse the fence: a filter of system calls that the program has installed since the cache was opened denies it.
 //! Then each lane is waited for until it has had the table's lock once, which fences it as well, and the cache keeps nothing
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use super::barrier;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Of an epoch: 0 or 1.
+/// The parity of an epoch: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parity(u32);
 
@@ -55,7 +56,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A use begins. What follows is not done before the others can see that.
+    /// Counts a use as begun. What follows is not done before other threads can see the count (see [`barrier`]).
     #[inline]
     pub(crate) fn begin(&self, parity: Parity) {
         let begun = &self.begun[parity.index()];
@@ -63,20 +64,20 @@ impl Counts {
         barrier::light();
     }
 
-    /// It ends.
+    /// Counts a use as ended.
     #[inline]
     pub(crate) fn end(&self, parity: Parity) {
         let ended = &self.ended[parity.index()];
         ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// It goes on, and its entry counts it by now.
+    /// Moves a use that goes on to the held ones: its entry counts it by now.
     pub(crate) fn hold(&self, parity: Parity) {
         self.held.store(self.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.end(parity);
     }
 
-    /// One that goes on ends.
+    /// Ends a held use.
     pub(crate) fn release(&self) {
         self.held.store(self.held.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
@@ -135,7 +136,7 @@ impl Grace {
         Self { lanes: Vec::new(), waiting: Waiting::No, batches: 0, fence, batch: Vec::new(), next: Vec::new() }
     }
 
-    /// A lane more.
+    /// Adds a lane.
     pub(crate) fn join(&mut self) -> Arc<Counts> {
         let counts = Arc::new(Counts::default());
         self.fenced(&counts);
@@ -154,8 +155,8 @@ impl Grace {
         self.waiting == Waiting::ForFence
     }
 
-    /// A lane less, if nothing of it is under way; else it stays, and holds up whatever is taken out, for ever, or what its
-    /// held uses have. What it began is added to `begun`.
+    /// Removes a lane, if it has no use under way, and adds the number of uses that it began to `begun`. Otherwise the lane
+    /// stays, and holds up for ever whatever is taken out, or, if its uses are held, their registrations.
     pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();
@@ -167,13 +168,13 @@ impl Grace {
         self.lanes.iter().map(|lane| &**lane)
     }
 
-    /// Entries wait from now on. They cannot be found any more.
+    /// Adds an entry, which cannot be found any more, to those that wait.
     pub(crate) fn retire(&mut self, entry: u32) {
         self.next.push(entry);
     }
 
-    /// Looks whether uses have ended; `ended` gets the entries that nobody uses any more. What was taken out while others waited
-    /// follows at once, if nothing holds it up: who looks next may do so much later.
+    /// Checks whether uses have ended, and calls `ended` with each entry that has no user left. Entries that were taken out
+    /// while others waited follow at once, if nothing holds them up: the next check may come much later.
     pub(crate) fn pass(&mut self, epoch: &AtomicU64, mut ended: impl FnMut(u32)) {
         while self.waiting != Waiting::No || !self.next.is_empty() {
             if !self.step(epoch) {
@@ -183,7 +184,7 @@ impl Grace {
         }
     }
 
-    /// Whether nobody uses the batch any more.
+    /// Returns whether the batch has no user left.
     fn step(&mut self, epoch: &AtomicU64) -> bool {
         if self.waiting == Waiting::No {
             std::mem::swap(&mut self.batch, &mut self.next);

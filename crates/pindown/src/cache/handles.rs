@@ -1,5 +1,6 @@
-//! Registrations that the application makes and undoes by itself, told to it when their memory changes: the interface of
-//! the dynamic registration paper (its section VI.A). They are not served to look-ups, and no change closes them.
+//! Registrations that the application makes and undoes itself, and that are reported to it when their memory changes:
+//! the interface of the dynamic registration paper (its section VI.A). They are not served to look-ups, and no change
+//! closes them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,7 +32,7 @@ impl Handle {
         self.0
     }
 
-    /// The handle of this number. One that was never given out names nothing.
+    /// The handle of this number. A number that was never returned names no registration.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -48,17 +49,17 @@ pub struct Registration {
     pub local_key: u64,
     /// What peers name it by.
     pub remote_key: u64,
-    /// Why its changes will not be told, if they will not.
+    /// Why its changes will not be reported; `None` if they will.
     pub unwatched: Option<Refusal>,
 }
 
-/// There is no such registration (any more).
+/// The error for a handle that names no registration (any more).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
 pub struct UnknownHandle(pub Handle);
 
 impl UnknownHandle {
-    /// What stands for it in C: a positive errno.
+    /// The errno that stands for it in C, positive.
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::ENOENT
@@ -76,17 +77,17 @@ pub enum Waited {
     TimedOut,
 }
 
-/// How long a wait sleeps at a time, for the sake of those whom no ring reached.
+/// The longest sleep of a wait: a waiting thread that a ring did not wake looks for changes after that.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// The same while the monitor is telling something.
+/// The longest sleep of a wait while the monitor is in the middle of a report.
 const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
 
-/// What a look for changes found.
+/// The result of a look for changes.
 enum Checked {
-    /// All that was told is taken in; a registration that has changed, if there is one.
+    /// All reports are processed. Holds a registration that has changed, if there is one.
     Told(Option<Handle>),
-    /// The monitor is in the middle of telling something.
+    /// The monitor is in the middle of a report.
     Unsettled,
 }
 
@@ -107,12 +108,12 @@ impl<P> Own<P> {
     }
 }
 
-/// What a cache keeps of them, behind its lock.
+/// The application's own registrations of a cache, behind its lock.
 #[derive(Debug)]
 pub(super) struct Handles<P> {
     all: Slab<Own<P>>,
     tree: Tree,
-    /// Changed, and not told yet. There is room for all.
+    /// Registrations that have changed and were not reported yet. There is room for all.
     changed: VecDeque<Handle>,
     next_serial: u32,
 }
@@ -122,7 +123,7 @@ impl<P> Handles<P> {
         Self { all: Slab::new(), tree: Tree::new(), changed: VecDeque::new(), next_serial: 0 }
     }
 
-    /// Queues those that overlap. Allocates nothing.
+    /// Queues the registrations that overlap the range. Allocates nothing.
     pub(super) fn invalidate(&mut self, range: Range) {
         let Self { all, tree, changed, .. } = self;
         tree.overlapping(range, &mut |number| {
@@ -135,7 +136,7 @@ impl<P> Handles<P> {
         });
     }
 
-    /// Queues those whose file is not what it was.
+    /// Queues the registrations of files that lost pages since they were registered.
     fn compare_files(&mut self, journal: &Journal) {
         for (number, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
@@ -222,7 +223,7 @@ impl<R: Registrar> Cache<R> {
         Ok(Registration { handle, local_key, remote_key, unwatched })
     }
 
-    /// Unpins what [`Self::register`] pinned, also if it was told to have changed (MON-039).
+    /// Unpins what [`Self::register`] pinned, also if it was reported as changed (MON-039).
     ///
     /// # Errors
     /// [`UnknownHandle`] for what was deregistered before.
@@ -235,34 +236,36 @@ impl<R: Registrar> Cache<R> {
         Ok(())
     }
 
-    /// A registration whose memory has changed before this call, each once; `None` if there is none (MON-043 to MON-047).
-    /// Called before each use of a registration, it is enough to never use a stale one.
+    /// Returns a registration with memory that changed before this call, each registration once; `None` if there is
+    /// none (MON-043 to MON-047). Calling it before each use of a registration, until it returns `None`, is enough to
+    /// never use a stale one.
     pub fn check(&self) -> Option<Handle> {
         loop {
             match self.0.check() {
                 Checked::Told(changed) => return changed,
-                // The monitor is telling something that this call must not miss.
+                // The monitor is in the middle of a report that this call must not miss.
                 Checked::Unsettled => std::thread::yield_now(),
             }
         }
     }
 
-    /// Waits until there is one (MON-048), for as long as `timeout` says. Of several threads that wait, at
-    /// least one is woken at once for each ring of the monitor, the others look every 100 ms.
+    /// Waits until [`Self::check`] would return a registration (MON-048), for at most `timeout`, or for ever without
+    /// one. If several threads wait, each ring of the monitor wakes at least one of them at once, and the others look
+    /// every 100 ms.
     ///
     /// # Errors
-    /// What the kernel says of the descriptors that are waited for.
+    /// Those of poll(2), for the descriptors that are waited for.
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<Waited> {
         let shared = &*self.0;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let bell = shared.monitor.bell();
-        // From here on changes ring; what was told before is found by the first check.
+        // From here on changes ring; what was reported before is found by the first check.
         let waiting = bell.map(Waiting::on);
         loop {
             let slice = match shared.check() {
                 Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
                 Checked::Told(None) => SLICE,
-                // The monitor may be in the middle of telling something, or gone: then no look ever settles.
+                // The monitor may be in the middle of a report, or gone: then no look ever settles.
                 Checked::Unsettled => UNSETTLED_SLICE,
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -316,7 +319,7 @@ impl<R: Registrar> Shared<R> {
         Checked::Told(table.handles.changed.pop_front())
     }
 
-    /// What ends a wait from outside.
+    /// Creates the descriptor that interrupts a wait.
     pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))

@@ -30,9 +30,9 @@ pub struct Lane<R: Registrar> {
 /// A look-up that is not over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
-    /// Under which it was announced.
+    /// The parity under which it was announced.
     parity: Parity,
-    /// Where the cache stood then, which need not be asked again.
+    /// The cache's position in the journal then, which need not be read again.
     seen: u64,
 }
 
@@ -118,7 +118,8 @@ pub struct WrongLane {
 
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
-        // In a forked child a thread that is not there may hold the lock; a lane gives nothing there, so no grace period asks for it.
+        // In a forked child a thread that is not there may hold the lock; a lane returns no registration there, so no grace period needs
+        // it.
         let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
         let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
         Self { shared, counts, name, alone: PhantomData }
@@ -130,13 +131,14 @@ impl<R: Registrar> Lane<R> {
         Use { entry: place.to_u32(), owner: self.name | parity.index() as u64, local_key, remote_key }
     }
 
-    /// A registration of these bytes with at least these rights: one that the cache has, or a new one of their pages.
+    /// Returns a registration of these bytes with at least these rights: one that the cache has, or a new one of their
+    /// pages.
     ///
     /// End it by [`Self::end`] when the operation that uses it has completed, and [hold](Self::hold) it if that may take long:
     /// until it ends, nothing is unpinned that left the cache since it began.
     ///
     /// # Errors
-    /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
+    /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then.
     #[inline(always)]
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
         match self.hit(range, access) {
@@ -145,7 +147,7 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// The straight path of [`Self::get`]; else what was begun, for [`Self::get_slowly`].
+    /// The fast path of [`Self::get`]. If it finds nothing, returns what was begun, for [`Self::get_slowly`].
     #[inline(always)]
     pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, Begun> {
         let parity = self.shared.parity();
@@ -160,7 +162,8 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// Apart, so that the straight path has the processor's registers to itself.
+    /// The slow path of [`Self::get`]. A function of its own, so that the fast path has the processor's registers to
+    /// itself.
     #[cold]
     #[inline(never)]
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
@@ -184,9 +187,9 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// The same use, for an operation that may last: one that waits for a peer, or for a device. What has left the cache is
-    /// unpinned when the uses that began earlier have ended, whatever they use; a held use holds up nothing but its own registration
-    /// (RCACHE-010, RCACHE-023). Costs a write to memory that those share who hold the same registration.
+    /// Holds a use, for an operation that may last: one that waits for a peer, or for a device. What has left the cache is unpinned when
+    /// the uses that began earlier have ended, whichever registrations they use; a held use holds up only its own registration (RCACHE-010,
+    /// RCACHE-023). Costs a write to memory that all holders of the same registration share.
     ///
     /// # Panics
     /// If another lane gave the use. It is not ended then, so its memory stays pinned. See [`try_hold`](Self::try_hold).
@@ -194,7 +197,7 @@ impl<R: Registrar> Lane<R> {
         self.try_hold(used).unwrap_or_else(|_| not_ours())
     }
 
-    /// As [`hold`](Self::hold), for a caller that cannot rule out that another lane gave the use.
+    /// Like [`hold`](Self::hold), but for a caller that cannot rule out that another lane gave the use.
     ///
     /// # Errors
     /// [`WrongLane`] if another lane gave the use, with the use.
@@ -222,7 +225,7 @@ impl<R: Registrar> Lane<R> {
         self.shared.journal.forked()
     }
 
-    /// The operation has completed.
+    /// Ends a use, after its operation has completed.
     ///
     /// # Panics
     /// If another lane gave the use: each lane counts its own, without looking at others. It is not ended then, so its memory stays pinned.
@@ -232,7 +235,7 @@ impl<R: Registrar> Lane<R> {
         self.end_of(used.entry, used.owner ^ self.name);
     }
 
-    /// As [`end`](Self::end), for a caller that cannot rule out that another lane gave the use.
+    /// Like [`end`](Self::end), but for a caller that cannot rule out that another lane gave the use.
     ///
     /// # Errors
     /// [`WrongLane`] if another lane gave the use, with the use, which that lane can still end.

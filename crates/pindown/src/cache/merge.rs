@@ -6,7 +6,7 @@
 //! is from then on in a registration of at least twice the size: n pages that are sent from one by one cost n · (1 + log2 n)
 //! pages in registrations at most, and not n²/2; in order, they end as 1 + log2 n registrations at most.
 //!
-//! No byte is registered that nobody asked for. Shared files are left out: they are watched one at a time.
+//! No byte is registered that no look-up asked for. Shared files are left out: they are watched one at a time.
 
 use super::entries::Entries;
 use super::entry::Entry;
@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 1 << 30;
 const PASSES: usize = 32;
 
 impl<P> Table<P> {
-    /// What is to be registered where these pages are asked for.
+    /// The range that is to be registered for these pages.
     pub(super) fn widened(&self, pages: Range, access: Access, entries: &Entries) -> Range {
         let most = MOST_BYTES.min(self.limits().bytes / 4);
         let mut wide = pages;
@@ -43,7 +43,7 @@ impl<P> Table<P> {
         wide
     }
 
-    /// Takes out those whose place `winner` takes. Their uses under way keep them pinned as ever.
+    /// Takes out the entries that `winner` replaces. Uses of them that are under way keep them pinned, as always.
     pub(super) fn absorb(&mut self, winner: u32, entries: &Entries) {
         let Some(range) = entries.get(winner).map(Entry::range) else { return };
         let Some(access) = entries.get(winner).map(Entry::rights) else { return };

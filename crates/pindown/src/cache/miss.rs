@@ -1,4 +1,4 @@
-//! A miss: what a hit did not find is found behind the lock, or registered.
+//! Misses: a registration that a hit did not find is found behind the lock, or made.
 
 use std::io;
 
@@ -13,8 +13,9 @@ use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
 
 impl<R: Registrar> Shared<R> {
-    /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
-    /// a kept registration it goes on announced anew, under the lock without which none is taken out.
+    /// Finds or makes a registration that a hit did not find. The caller's announcement must have ended: otherwise this
+    /// function could wait for registrations that wait for the caller's own use to end. If a kept registration is
+    /// returned, the caller is announced anew, under the lock without which no entry is taken out.
     #[cold]
     pub(super) fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
         if self.journal.forked() {
@@ -44,7 +45,8 @@ impl<R: Registrar> Shared<R> {
             };
             let tight = table.is_tight(wide.len());
             table.sweep(&self.epoch, &self.entries, tight, &mut out);
-            // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
+            // Changes reported from here on spoil the registration; a change that began before and is not reported yet
+            // shows as busy.
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
@@ -109,7 +111,8 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// Keeps a registration, if there is an entry left for it. And what is not to be watched any more, if not.
+    /// Keeps a registration, if there is an entry left for it. Otherwise also returns what is not to be watched any
+    /// more.
     fn keep(
         &self,
         table: &mut Table<R::Pin>,
@@ -137,7 +140,8 @@ impl<R: Registrar> Shared<R> {
         Found::Single(table.single(pinned.pin, reason), keys)
     }
 
-    /// A kept entry is used, and found by this page from now on. Under the table's lock; what is let go by the way is put into `out`.
+    /// Begins a use of a kept entry, and makes the entry findable by this page. Under the table's lock; what is released meanwhile is put
+    /// into `out`.
     fn found(
         &self,
         table: &mut Table<R::Pin>,
@@ -157,7 +161,8 @@ impl<R: Registrar> Shared<R> {
         Found::Kept(place, parity)
     }
 
-    /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
+    /// Finds a kept entry that serves the range, with an unchanged file and with rights that the process still has.
+    /// Entries that outlived a right are dropped.
     fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
         loop {
             let same = |number| self.same_inode(number);
@@ -174,7 +179,8 @@ impl<R: Registrar> Shared<R> {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// Takes in all that was told, if the monitor has finished telling it within some microseconds.
+    /// Processes all reported changes, if the monitor finishes its report within some microseconds. Returns whether it
+    /// did.
     #[inline]
     pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
         table.drain(&self.journal, &self.entries) == Drained::Settled || self.settle_later(table)
@@ -197,7 +203,7 @@ impl<R: Registrar> Shared<R> {
         false
     }
 
-    /// Pins, dropping idle registrations and trying again where a limit stands against it (RCACHE-023).
+    /// Pins, dropping idle registrations and trying again where the registrar reports a limit (RCACHE-023).
     pub(super) fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
         let mut patience = PATIENCE;
         loop {
@@ -221,7 +227,7 @@ impl<R: Registrar> Shared<R> {
                 table.waiting().0 > 0
             };
             if out.is_empty() {
-                // What other threads are in the middle of ends soon, if it is short: who holds a use is not waited for.
+                // Short uses of other threads end soon; held uses are not waited for.
                 if !waiting || patience == 0 {
                     return Err(error);
                 }
@@ -237,13 +243,13 @@ impl<R: Registrar> Shared<R> {
 pub(super) struct Unfinished<'a, R: Registrar> {
     pub(super) shared: &'a Shared<R>,
     pub(super) ticket: u64,
-    /// Counted as a failure then.
+    /// Whether it then counts as a failure.
     pub(super) is_look_up: bool,
     pub(super) watched: Option<Watched>,
 }
 
 impl<R: Registrar> Unfinished<'_, R> {
-    /// Has the monitor watch the range for the registration.
+    /// Asks the monitor to watch the range for the registration.
     pub(super) fn watch(&mut self, range: Range, access: Access) -> Result<Watched, Refusal> {
         let watched = self.shared.monitor.watch(range, access);
         self.watched = watched.ok();
@@ -262,10 +268,10 @@ impl<R: Registrar> Drop for Unfinished<'_, R> {
     }
 }
 
-/// Looks at a monitor that is telling something, before a registration is made for one use.
+/// How often a monitor that is in the middle of a report is looked at, before a registration is made for one use.
 const SETTLING: u32 = 400;
 
-/// Looks at uses that stand in the way at a limit, before the limit is the caller's.
+/// How often uses that prevent unpinning at a limit are looked at, before the limit's error is returned to the caller.
 const PATIENCE: u32 = 100;
 
 /// Whether the registrar ran into a limit that idle registrations may stand in the way of.

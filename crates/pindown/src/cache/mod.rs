@@ -4,9 +4,9 @@
 //! monitor's journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
 //! Everything else takes the table's lock for bookkeeping and none for pinning and unpinning.
 //!
-//! A *miss* asks the monitor to watch the pages, then pins them, then keeps the registration, unless something was told
-//! meanwhile: then it serves this use alone. Memory that cannot be watched, or that does not fit, is registered for one
-//! use as well. So a registration that is found is that of the memory which is at its addresses now.
+//! A *miss* asks the monitor to watch the pages, then pins them, then keeps the registration, unless a change was
+//! reported meanwhile: then it serves this use alone. Memory that cannot be watched, or that does not fit, is
+//! registered for one use as well. So a registration that is found is that of the memory which is at its addresses now.
 
 mod barrier;
 mod builder;
@@ -60,7 +60,7 @@ pub struct Cache<R: Registrar>(Arc<Shared<R>>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// There is no such range.
+    /// The range is invalid.
     #[error(transparent)]
     Range(#[from] RangeError),
     /// This process is a fork of the one that opened the cache. Registrations are the parent's, and no lock of another
@@ -72,13 +72,13 @@ pub enum LookupError {
     Registrar {
         /// What was to be pinned.
         range: Range,
-        /// What the registrar said.
+        /// The registrar's error.
         source: io::Error,
     },
 }
 
 impl LookupError {
-    /// What stands for it in C: a positive errno.
+    /// The errno that stands for it in C, positive.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -105,14 +105,14 @@ struct Shared<R: Registrar> {
     front: Front,
     journal: Journal,
     epoch: AtomicU64,
-    /// By which entries age.
+    /// The clock by which entries age.
     clock: Clock,
     table: Aligned<Mutex<Table<R::Pin>>>,
     monitor: Box<dyn Monitor>,
     merging: bool,
-    /// Those that would have been better.
+    /// The better monitors that are not available, with the reasons.
     unavailable: Vec<Unavailable>,
-    /// Ends a wait.
+    /// The descriptor that interrupts a wait.
     interrupt: OwnedFd,
     registrar: R,
 }
@@ -130,18 +130,18 @@ enum Found {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// A cache that pins by this registrar.
+    /// Returns a builder of a cache that pins with this registrar.
     pub fn builder(registrar: R) -> Builder<R> {
         Builder::new(registrar)
     }
 
-    /// A lane: one user of the cache, a thread or an endpoint.
+    /// Returns a new lane: one user of the cache, a thread or an endpoint.
     #[must_use]
     pub fn lane(&self) -> Lane<R> {
         Lane::new(Arc::clone(&self.0))
     }
 
-    /// What the cache has done.
+    /// Counts of what the cache has done.
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.0.journal.forked() {
@@ -185,8 +185,8 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Takes in what the monitor told and unpins what nobody uses any more. Misses do so by the way; a program that has
-    /// stopped using the cache calls this to give memory back.
+    /// Processes the changes that the monitor has reported, and unpins registrations that are no longer used. Misses do
+    /// this too; a program that has stopped using the cache calls it to release the memory.
     pub fn sweep(&self) {
         self.0.sweep();
     }
@@ -225,18 +225,19 @@ impl<R: Registrar> Shared<R> {
         self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
-    /// Where an address is looked for first is wanted soon.
+    /// Prefetches the entry at the place where an address is looked for first.
     fn expect(&self, range: Range) {
         if let Some(entry) = self.entries.at(self.entries.home(range.start())) {
             hint::prefetch(entry);
         }
     }
 
-    /// A hit elsewhere, or of one that has more to ask, by the same caller.
+    /// A hit at another place, or under a monitor that hits have to ask first. The caller is that of [`Self::hit`].
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let home = self.entries.home(range.start());
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        // If the place has become free, whoever goes on to the lock has what lies beside moved there. So a miss looks at one.
+        // If the place has become free, the look-up goes on to the lock, where a copy is put into it. So a miss looks at one
+        // place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;
@@ -246,12 +247,12 @@ impl<R: Registrar> Shared<R> {
         self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
-    /// Whether the process still has the rights that the entry was made with, where their loss is not told.
+    /// Whether the process still has the rights that the entry was made with, where their loss is not reported.
     fn allowed(&self, entry: &Entry) -> bool {
         !self.monitor.checks_rights() || self.monitor.allowed(entry.range(), entry.rights())
     }
 
-    /// Whether the entry serves this, and nothing was told of it since `seen` was read.
+    /// Whether the entry serves this, and no change was reported since `seen` was read.
     #[inline(always)]
     fn holds(&self, place: Place, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
@@ -293,7 +294,7 @@ impl<R: Registrar> Shared<R> {
         self.let_go(out);
     }
 
-    /// Outside the lock.
+    /// Releases registrations. Called outside the lock.
     fn let_go(&self, all: impl IntoIterator<Item = Out<R::Pin>>) {
         for Out { pin, inode, locked } in all {
             self.unpin(pin);
@@ -315,7 +316,7 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// A range that was watched for nothing.
+    /// Stops watching a range that was not registered or not kept.
     fn unwatch(&self, watched: Option<Watched>) {
         let Some(Watched { inode, locked }) = watched else { return };
         locked.into_iter().for_each(|range| self.monitor.unlock(range));

@@ -1,8 +1,8 @@
 //! Loom: hits, invalidation and registration anew, in every interleaving.
 //!
-//! The registrar pins a number that stands for the pages which are at the address; whoever changes them tells the journal
-//! between taking the old away and putting the new there, as a monitor does. Checked: a look-up that begins after a
-//! change was told never gets the old pages, what it gets is of one registration, and pages are unpinned only when nobody uses them.
+//! The registrar pins a number that stands for the pages which are at the address; a thread that changes them reports it to the journal
+//! between taking the old pages away and putting the new ones there, as a monitor does. Checked: a look-up that begins after a change was
+//! reported never gets the old pages, what it gets is of one registration, and pages are unpinned only when they have no user.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn ranges() -> [Range; 2] {
 struct World {
     /// Which pages are at the address.
     version: AtomicU64,
-    /// Which changes have been told in full.
+    /// Which changes have been reported in full.
     told: AtomicU64,
     /// Pins made so far.
     pins: AtomicU64,
@@ -77,7 +77,7 @@ impl World {
         self.told.store(next, Ordering::SeqCst);
     }
 
-    /// One transfer: never through pages older than what was told before it began, never through pages let go.
+    /// One transfer: never through pages older than the changes reported before it began, never through unpinned pages.
     fn transfer(&self, lane: &Lane<Arc<World>>) {
         let told = self.told.load(Ordering::SeqCst);
         let used = lane.get(page(), Access::empty()).expect("registered");
@@ -119,7 +119,7 @@ fn loom_a_held_use_against_the_unpinning_of_what_was_taken_out() {
     });
 }
 
-/// The same of a registration that two threads hold, one of which ends while it is taken out.
+/// Like the test above, but two threads hold the registration, and one of them ends its use while it is taken out.
 #[test]
 fn loom_two_holders_and_a_sweep() {
     let mut model = loom::model::Builder::new();
@@ -229,8 +229,8 @@ fn loom_a_registration_against_a_change() {
     });
 }
 
-/// The grace period alone: two entries are published and retired in turn while a reader, whose epoch may be an old one,
-/// uses what it finds.
+/// The grace period alone: two entries are published and retired in turn while a reader, which may have read an old
+/// epoch, uses what it finds.
 #[test]
 fn loom_a_late_reader_against_two_graces() {
     let mut model = loom::model::Builder::new();

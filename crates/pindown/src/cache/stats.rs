@@ -16,7 +16,8 @@ pub struct Stats {
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Registrations taken out whose last use has not ended, or was not looked at.
+    /// Registrations taken out of the cache but not yet unpinned, because their last use has not ended or has not been
+    /// checked.
     pub retired: u64,
     /// Their bytes.
     pub retired_bytes: u64,
@@ -30,7 +31,7 @@ pub struct Stats {
     pub invalidations: u64,
     /// Registrations dropped because a larger one took their place ([`Builder::merging`](crate::Builder::merging)).
     pub merged: u64,
-    /// Times that everything was dropped, because nobody knew what had changed.
+    /// How often everything was dropped because it was not known what had changed.
     pub flushes: u64,
     /// Registrations of the application's own that it has not undone.
     pub own: u64,

@@ -1,6 +1,7 @@
-//! What lies behind a cache's lock: the ordered table, who is to go next, and what waits to be unpinned.
+//! The state behind a cache's lock: the ordered table of registrations, the order of eviction, and the registrations
+//! that wait to be unpinned.
 //!
-//! Pins are handed in and out by value; pinning and unpinning happen outside, where no lock is held.
+//! Pins are passed in and out by value; pinning and unpinning happen outside, where no lock is held.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +21,7 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::AtomicU64;
 
-/// What stands behind an entry.
+/// The state of an entry.
 #[derive(Debug)]
 enum Slot<P> {
     Free,
@@ -30,7 +31,7 @@ enum Slot<P> {
     Retired(P),
 }
 
-/// What is to be let go, outside the lock.
+/// A registration that is to be released, outside the lock.
 #[derive(Debug)]
 pub(super) struct Out<P> {
     pub(super) pin: P,
@@ -55,8 +56,8 @@ pub(super) struct Limits {
     pub(super) bytes: u64,
 }
 
-/// The table. What every miss asks stands first, in few cache lines: a device that has just registered has emptied the
-/// processor's nearest cache.
+/// The table. The fields that every miss reads come first, in few cache lines: a device that has just registered has
+/// emptied the processor's nearest cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table<P> {
@@ -65,21 +66,22 @@ pub(super) struct Table<P> {
     aging: u32,
     next_ticket: u64,
     held_bytes: u64,
-    /// Invalid entries that are still in the tree: taken out by the next that has time.
+    /// Invalid entries that are still in the tree: the next sweep takes them out.
     dead: Vec<u32>,
     tree: Tree,
     pending: Vec<Pending>,
-    /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
+    /// The entries by the time of their last use, as known when each was last checked, the oldest first. Entries that
+    /// were taken out are skipped.
     ages: BinaryHeap<Reverse<(u64, u32)>>,
     slots: Vec<Slot<P>>,
     free: Vec<u32>,
-    /// Retired, waited for, and still held by uses that last.
+    /// Retired entries that were waited for and that are still held.
     held: Vec<u32>,
     pub(super) stats: Stats,
     pub(super) grace: Grace,
-    /// Pinned for one use each, whose end unpins it.
+    /// Registrations for one use each, which are unpinned when the use ends.
     singles: Slab<P>,
-    /// Those of the application's own.
+    /// The application's own registrations.
     pub(super) handles: Handles<P>,
 }
 
@@ -104,13 +106,14 @@ impl<P> Table<P> {
         }
     }
 
-    /// Takes in what the monitor told.
+    /// Processes the changes that the monitor has reported.
     #[inline]
     pub(super) fn drain(&mut self, journal: &Journal, entries: &Entries) -> Drained {
         journal.drain(|change| self.invalidate(change, entries))
     }
 
-    /// Nothing that overlaps is used again. Allocates nothing: room for the dead was made with the living.
+    /// Makes everything that overlaps the change unusable. Allocates nothing: room for dead entries was reserved when
+    /// they were kept.
     fn invalidate(&mut self, change: Change, entries: &Entries) {
         let range = match change {
             Change::Of(range) => range,
@@ -124,7 +127,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Takes out what overlaps.
+    /// Kills the entries that overlap the range.
     fn kill(&mut self, range: Range, entries: &Entries) {
         let Self { tree, dead, stats, .. } = self;
         tree.overlapping(range, &mut |number| {
@@ -149,7 +152,7 @@ impl<P> Table<P> {
         });
     }
 
-    /// Takes one out whose place another has taken.
+    /// Kills an entry that another one replaces.
     pub(super) fn replace(&mut self, number: u32, entries: &Entries) {
         if entries.kill(number) {
             self.dead.push(number);
@@ -157,7 +160,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Takes one out that is not to be used again.
+    /// Kills an entry that must not be used again.
     pub(super) fn invalidate_one(&mut self, number: u32, entries: &Entries) {
         if entries.kill(number) {
             self.dead.push(number);
@@ -165,7 +168,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// A kept entry that allows this.
+    /// Finds a kept entry that serves the range with these rights.
     pub(super) fn find(
         &self,
         range: Range,
@@ -177,7 +180,7 @@ impl<P> Table<P> {
         self.tree.containing(range, serves)
     }
 
-    /// A registration begins: changes told from now on spoil it.
+    /// Begins a registration: changes that are reported from now on spoil it.
     pub(super) fn begin(&mut self, range: Range) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -185,7 +188,7 @@ impl<P> Table<P> {
         ticket
     }
 
-    /// It has ended. Whether nothing overlapped it meanwhile.
+    /// Ends a registration that has begun. Returns whether no reported change overlapped it meanwhile.
     pub(super) fn end(&mut self, ticket: u64) -> bool {
         let place = self.pending.iter().position(|pending| pending.ticket == ticket);
         place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
@@ -202,14 +205,15 @@ impl<P> Table<P> {
         if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
         } else if range.len() > self.limits.bytes || range.end() > HIGHEST_END {
-            // An entry cannot say where it ends; nobody maps anything there.
+            // An entry has no bits for such an end; the kernel maps nothing there.
             Err(Refusal::TooLarge)
         } else {
             Ok(())
         }
     }
 
-    /// Keeps a registration. Its entry; or the registration back, if so many are still in use that there is none.
+    /// Keeps a registration. Returns the number of its entry; or the registration itself, if so many are still in use
+    /// that no entry is free.
     pub(super) fn keep(
         &mut self,
         range: Range,
@@ -247,7 +251,7 @@ impl<P> Table<P> {
         self.singles.insert(pin) as u32
     }
 
-    /// Its use has ended: what is to be unpinned.
+    /// Ends the use of a registration for one use. Returns what is to be unpinned.
     pub(super) fn single_ended(&mut self, number: u32) -> Option<P> {
         self.singles.try_remove(number as usize)
     }
@@ -263,8 +267,8 @@ impl<P> Table<P> {
         })
     }
 
-    /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
-    /// its uses have ended. What is to be unpinned is put into `out`.
+    /// Takes dead entries out of the tree. If so much waits that it should not wait longer, or if `urgent`, also checks
+    /// whether the uses have ended. What is to be unpinned is put into `out`.
     #[inline]
     pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
         if urgent || !self.dead.is_empty() || entries.were_released() || self.has_waited() {
@@ -297,14 +301,16 @@ impl<P> Table<P> {
         });
     }
 
-    /// Whether so much waits that it should not wait longer: a fence of all threads is paid for a batch, not for each.
+    /// Whether so much waits that it should not wait longer: the cost of a fence of all threads is paid for a batch,
+    /// not for each entry.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
         self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
-    /// Where entry `number` is found by this page from now on, if there is room. Copies that it outdoes go, at once if nobody is in
-    /// the middle of using them: who registers more and more from one address asks for the last, most often.
+    /// Makes entry `number` findable by this page, and returns the place of its copy, if there is room. Copies of other entries that serve
+    /// less are dropped, at once if no use of them is under way: a program that registers longer and longer ranges from one address mostly
+    /// asks for the last.
     pub(super) fn copy(
         &mut self,
         number: u32,
@@ -333,7 +339,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Those that are held no more.
+    /// Frees retired entries that are no longer held.
     fn free_released(&mut self, entries: &Entries, out: &mut Vec<Out<P>>) {
         let Self { slots, free, stats, held, held_bytes, .. } = self;
         held.retain(|number| {
@@ -351,7 +357,7 @@ impl<P> Table<P> {
         (self.stats.retired - self.held.len() as u64, self.stats.retired_bytes - self.held_bytes)
     }
 
-    /// A killed entry leaves the tree and waits.
+    /// Takes a killed entry out of the tree; it waits until its uses have ended.
     fn take_out(&mut self, number: u32, entries: &Entries) {
         self.tree.remove(number);
         let slot = std::mem::replace(&mut self.slots[number as usize], Slot::Free);
@@ -374,8 +380,8 @@ impl<P> Table<P> {
             || held.saturating_add(bytes) > self.limits.bytes
     }
 
-    /// Drops those used least lately until one more of so many bytes fits beside those and what is held: some more than
-    /// needed, so that the next misses find room. Whether it fits then.
+    /// Drops the least recently used entries until one more of so many bytes fits beside the others and what is held:
+    /// some more than needed, so that the next misses find room. Returns whether it fits then.
     pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) -> bool {
         if self.is_tight(bytes) {
             let (spare, spare_bytes) = (u64::from(self.limits.count) / 16, self.limits.bytes / 16);
@@ -395,7 +401,7 @@ impl<P> Table<P> {
             && self.stats.bytes.saturating_add(self.held_bytes).saturating_add(bytes) <= self.limits.bytes
     }
 
-    /// Drops the entry used least lately of those that nobody holds. Whether there was one.
+    /// Drops the least recently used of the entries that are not held. Returns whether there was one.
     pub(super) fn drop_oldest(&mut self, entries: &Entries) -> bool {
         let mut held = Vec::new();
         let dropped = self.drop_oldest_but(&mut held, entries);
@@ -403,7 +409,7 @@ impl<P> Table<P> {
         dropped
     }
 
-    /// The same; those that are held are put aside, as used now.
+    /// Like [`Self::drop_oldest`], but puts the held entries that it meets into `held`, as used now.
     fn drop_oldest_but(&mut self, held: &mut Vec<Reverse<(u64, u32)>>, entries: &Entries) -> bool {
         while let Some(Reverse((age, number))) = self.ages.pop() {
             let Some(entry) = entries.get(number) else { continue };
@@ -414,7 +420,7 @@ impl<P> Table<P> {
                 held.push(Reverse((self.time(), number)));
                 continue;
             }
-            // Used since: it is younger than it was thought.
+            // Used since: it is younger than recorded.
             let touched = entries.touched(number, self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
@@ -441,7 +447,7 @@ impl<P> Table<P> {
         self.kill(Range::ALL, entries);
     }
 
-    /// Everything that is still pinned, when nobody can use it any more.
+    /// Returns everything that is still pinned, once there is no user left.
     pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
         let out = |number: u32, pin| Out {
             pin,
@@ -457,7 +463,7 @@ impl<P> Table<P> {
     }
 }
 
-/// An entry can be filled again, and what it stood for is to be unpinned.
+/// Frees an entry, so that it can be filled again. Its registration is to be unpinned.
 fn set_free<P>(
     number: u32,
     slots: &mut [Slot<P>],
@@ -477,7 +483,7 @@ fn set_free<P>(
     }
 }
 
-/// What waits is a copy, and this its place.
+/// Marks a number that waits as the place of a copy.
 const COPY: u32 = 1 << 31;
 
 const _: () = assert!(Entries::MOST as u64 * 4 < COPY as u64);
@@ -488,5 +494,5 @@ const TIMES: u32 = 10;
 /// Registrations that wait before a fence is paid for them.
 const BATCH: u64 = 64;
 
-/// And their bytes.
+/// Bytes that wait before a fence is paid for them.
 const BATCH_BYTES: u64 = 64 << 20;

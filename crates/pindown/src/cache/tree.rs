@@ -83,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// Those before the key, and those after it.
+    /// Splits a subtree into the nodes before the key and those after it.
     fn split(&mut self, at: u32, key: (u64, u32)) -> (u32, u32) {
         if at == NIL {
             return (NIL, NIL);

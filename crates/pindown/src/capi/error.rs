@@ -1,4 +1,4 @@
-//! Refusals as C knows them: a negative errno, and words that the thread can ask for.
+//! Errors in the form of the C interface: a negative errno, and a text that the thread can ask for.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -8,7 +8,7 @@ use std::io;
 use crate::access::Access;
 use crate::cache::{LookupError, OpenError, UnknownHandle, errno};
 
-/// A refusal: an errno, and why in words (`pindown_last_error`).
+/// A refusal: an errno, and the reason as text (`pindown_last_error`).
 #[derive(Debug)]
 pub struct Failure {
     /// An errno, positive.
@@ -38,7 +38,7 @@ impl Failure {
         Self::invalid(format!("{name} is NULL"))
     }
 
-    /// -EINVAL: nobody knows these rights.
+    /// -EINVAL: unknown rights.
     #[cold]
     pub(super) fn unknown_access(access: u32) -> Self {
         Self::invalid(format!("unknown rights: {:#x}", access & !Access::all().bits()))
@@ -49,7 +49,7 @@ impl Failure {
         LookupError::Forked.into()
     }
 
-    /// Keeps the reason for this thread; the (negative) code that the call returns.
+    /// Keeps the reason for this thread. Returns the (negative) code that the call returns.
     #[cold]
     pub fn answer(self) -> c_int {
         let why = CString::new(self.why.replace('\0', "\\0")).unwrap_or_default();
@@ -88,7 +88,7 @@ impl From<UnknownHandle> for Failure {
     }
 }
 
-/// Why the last call of this thread that failed did so, in words; "" if none has.
+/// The reason, as text, why the last failed call of this thread failed; "" if none has failed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -1,4 +1,4 @@
-//! Registrations of the application's own, and news of them.
+//! Registrations of the application's own, and reports of their changes.
 
 use std::ffi::CString;
 use std::ffi::{c_char, c_int, c_void};
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, hand
     }))
 }
 
-/// A registration whose memory has changed, without waiting.
+/// Returns a registration with memory that has changed, without waiting.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *mut u64) -> c_int {
     // SAFETY: the caller's promise is the same.
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *
     }))
 }
 
-/// Waits for one.
+/// Waits for a registration with memory that has changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms: c_int, handle: *mut u64) -> c_int {
     // SAFETY: the caller's promise is the same.
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn pindown_interrupt(cache: *const OpenCache) -> c_
     }))
 }
 
-/// A reason in words; null for an unknown one.
+/// A reason as text; null for an unknown one.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_reason_text(reason: u32) -> *const c_char {
     static TEXTS: OnceLock<Vec<CString>> = OnceLock::new();

@@ -18,7 +18,7 @@ use crate::range::Range;
 pub struct UseOfLane {
     pub(super) local_key: u64,
     pub(super) remote_key: u64,
-    /// What ends it and which lane began it; 0 once it has ended.
+    /// Identifies the use and the lane that began it; 0 once it has ended.
     pub(super) ticket: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane:
     }))
 }
 
-/// Closes it, unless uses are under way.
+/// Closes a lane, unless uses are under way.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane.
@@ -73,13 +73,13 @@ pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int
         if !opened.lane.is_idle() && !opened.lane.forked() {
             return Err(Failure::new(libc::EBUSY, "uses of the lane are under way: end them first"));
         }
-        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and nobody uses it any more: the caller's promise.
+        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and no longer in use: the caller's promise.
         drop(unsafe { Box::from_raw(lane) });
         Ok(0)
     }))
 }
 
-/// A registration of these bytes with at least these rights.
+/// Gets a registration of these bytes with at least these rights.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_get(
     lane: *const OpenLane,
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
     }
 }
 
-/// What a hit did not find.
+/// Finds or makes a registration that a hit did not find.
 ///
 /// # Safety
 /// A use may be written to `used`.
@@ -125,7 +125,7 @@ unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, begun: Begun
     }
 }
 
-/// Which argument it was.
+/// Reports which argument was invalid.
 #[cold]
 #[inline(never)]
 fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
@@ -138,12 +138,12 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
     failure.answer()
 }
 
-/// The operation has completed.
+/// Ends a use, after its operation has completed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
     let lane = unsafe { lane.as_ref() };
-    // SAFETY: the caller's promise: null, or a use that nobody else touches now.
+    // SAFETY: the caller's promise: null, or a use that no other code accesses now.
     let used = unsafe { used.as_mut() };
     let (Some(lane), Some(used)) = (lane, used) else {
         return not_ended(None);
@@ -155,12 +155,12 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     0
 }
 
-/// The operation lasts: its use holds up nothing but its own registration.
+/// Holds a use for an operation that may last: the use then holds up only its own registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
     let lane = unsafe { lane.as_ref() };
-    // SAFETY: the caller's promise: null, or a use that nobody else touches now.
+    // SAFETY: the caller's promise: null, or a use that no other code accesses now.
     let used = unsafe { used.as_mut() };
     let (Some(lane), Some(used)) = (lane, used) else {
         return not_ended(None);

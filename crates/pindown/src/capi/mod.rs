@@ -1,15 +1,15 @@
-//! libpindown.so: the cache for C programs. What every call does, and what it wants of its caller, is said in
-//! `include/pindown.h`; this module translates and has no semantics of its own.
+//! libpindown.so: the cache for C programs. `include/pindown.h` documents what every call does and requires; this
+//! module translates and has no semantics of its own.
 //!
 //! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the hot path
 //! * `handles`: registrations of the application's own · `sealed`: memory that cannot change · `stats` · `error`
 //! * `table`: all functions in one structure
 //!
-//! What is public here is for a library that has pindown inside and gives its C callers this interface in a table:
+//! The public items are for a library that has pindown inside and gives its C callers this interface in a table:
 //! [`open_by`], [`FUNCTIONS`].
 //!
-//! A panic in one of these functions ends the process; it never unwinds into C. Every refusal is a negative errno, and
-//! its reason in words is the calling thread's until its next one.
+//! A panic in one of these functions ends the process; it never unwinds into C. Every error is a negative errno. The
+//! text of its reason is kept for the calling thread until the thread's next error.
 
 #![expect(
     unsafe_code,
@@ -49,22 +49,22 @@ pub struct OpenCache {
     /// Held by every open lane too.
     lanes: Arc<()>,
     notifier: Option<Notifier>,
-    /// What must last as long.
+    /// A value that is kept as long as the cache.
     _kept: Option<Arc<dyn Any + Send + Sync>>,
     name: CString,
     why: CString,
 }
 
-/// The cache that a caller names.
+/// The cache that a caller passes.
 ///
 /// # Safety
-/// Null, or what `pindown_open` gave and nobody has closed.
+/// Null, or a cache that `pindown_open` gave and that has not been closed.
 unsafe fn opened<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
     // SAFETY: the caller's promise; an open cache is only ever shared.
     unsafe { cache.as_ref() }.ok_or_else(|| Failure::null("cache"))
 }
 
-/// The same, unless this process is a fork of the one that opened it.
+/// Like [`opened`], but fails if this process is a fork of the one that opened the cache.
 ///
 /// # Safety
 /// As for [`opened`].
@@ -74,7 +74,7 @@ unsafe fn own<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
     if cache.cache.forked() { Err(Failure::forked()) } else { Ok(cache) }
 }
 
-/// Where a caller wants an answer.
+/// Checks the pointer to which a caller wants an answer written.
 fn place<T>(at: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
     NonNull::new(at).ok_or_else(|| Failure::null(name))
 }

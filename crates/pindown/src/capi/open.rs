@@ -41,14 +41,14 @@ pub(super) const REFUSE_GUARDS: u32 = 1 << 2;
 /// `PINDOWN_MERGE`.
 pub(super) const MERGE: u32 = 1 << 3;
 
-/// All that are known.
+/// All known flags.
 const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS | MERGE;
 
 /// Longer than any version of the structure.
 const LONGEST: usize = 4096;
 
 impl Attr {
-    /// What fields are that an older caller does not know.
+    /// The values of fields that an older caller does not know.
     const UNSET: Self = Self {
         size: 0,
         pin: None,
@@ -61,7 +61,7 @@ impl Attr {
         answers: None,
     };
 
-    /// Copies the caller's, who may be older or newer than this library.
+    /// Copies the structure of a caller, which may be compiled for an older or newer version of this library.
     ///
     /// # Safety
     /// Null, or as many readable bytes as its first field says.
@@ -124,7 +124,7 @@ fn unknown(name: &str) -> Failure {
     Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
 }
 
-/// What a caller wants of a cache, besides callbacks.
+/// The settings of a cache, besides callbacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes<'a> {
     /// A monitor by its name.
@@ -137,7 +137,7 @@ pub struct Wishes<'a> {
     pub userfaultfd: Settings,
     /// Whether registrations are merged.
     pub merging: bool,
-    /// What decides which memory the caller answers for.
+    /// Decides which memory the caller answers for.
     pub answering: Answering,
 }
 
@@ -146,9 +146,9 @@ pub struct Wishes<'a> {
 pub struct Opened {
     /// The cache.
     pub cache: Cache<Callbacks>,
-    /// What `pindown_changed` tells by; only of an imported monitor.
+    /// The notifier that `pindown_changed` uses; only for an imported monitor.
     pub notifier: Option<Notifier>,
-    /// What is to last as long as the cache.
+    /// A value that is kept as long as the cache.
     pub kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -175,10 +175,10 @@ fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     Ok(Opened { cache: builder.open()?, notifier, kept: None })
 }
 
-/// As `pindown_open`, with a cache that `open` opens.
+/// Like `pindown_open`, but with a cache that `open` opens.
 ///
 /// # Safety
-/// As pindown.h says of `pindown_open`.
+/// The requirements of `pindown_open` in pindown.h.
 pub unsafe fn open_by(
     attr: *const Attr,
     cache: *mut *mut OpenCache,
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut
     unsafe { open_by(attr, cache, choose) }
 }
 
-/// Closes it; nothing remains pinned.
+/// Closes a cache; nothing remains pinned.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
         if lanes != 0 {
             return Err(Failure::new(libc::EBUSY, format!("{lanes} lanes of the cache are open: close them first")));
         }
-        // SAFETY: made by `Box::into_raw` in `pindown_open`, and nobody uses it any more: the caller's promise.
+        // SAFETY: made by `Box::into_raw` in `pindown_open`, and no longer in use: the caller's promise.
         drop(unsafe { Box::from_raw(cache) });
         Ok(0)
     }))
@@ -249,7 +249,7 @@ pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *con
     }
 }
 
-/// Why it is that one; null for no cache.
+/// The reason why that monitor was chosen; null for no cache.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> *const c_char {
     // SAFETY: the caller's promise is the same.
@@ -262,7 +262,7 @@ pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> 
     }
 }
 
-/// Takes in what the monitor told and unpins what nobody uses any more.
+/// Processes the changes that the monitor has reported, and unpins registrations that are no longer used.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_sweep(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
@@ -282,7 +282,7 @@ pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int 
     }))
 }
 
-/// What an imported monitor tells by.
+/// The notifier of an imported monitor.
 ///
 /// # Safety
 /// As for [`opened`].
@@ -292,7 +292,7 @@ unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure>
     own.notifier.as_ref().ok_or_else(|| Failure::invalid("only a cache whose monitor is \"imported\" is told changes"))
 }
 
-/// The memory of these addresses is no longer what it was.
+/// Reports that the memory of these addresses is no longer what it was.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed(
     cache: *const OpenCache,
@@ -307,7 +307,7 @@ pub(crate) unsafe extern "C" fn pindown_changed(
     }))
 }
 
-/// Nothing is known to be what it was.
+/// Reports that all memory may have changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed_everything(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.

@@ -26,17 +26,18 @@ pub(super) type Unpin = unsafe extern "C" fn(*mut c_void, *mut c_void);
 /// `pindown_answers_fn`.
 pub type Answers = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> c_int;
 
-/// A pointer of the caller's, which is nobody's business here.
+/// A pointer of the caller's, which is not followed here.
 #[derive(Clone, Copy, Debug)]
 pub struct Opaque(pub *mut c_void);
 
-// SAFETY: never followed here, only handed back to its owner, who promises (pindown.h) that any thread may have it.
+// SAFETY: never followed here, only passed back to its owner, the caller, which promises (pindown.h) that any thread
+// may have it.
 unsafe impl Send for Opaque {}
 
 // SAFETY: as above.
 unsafe impl Sync for Opaque {}
 
-/// What pins and unpins.
+/// The callbacks that pin and unpin.
 #[derive(Clone, Copy, Debug)]
 pub struct Callbacks {
     pub(super) pin: Pin,
@@ -50,7 +51,7 @@ impl Registrar for Callbacks {
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Opaque>> {
         let mut pinned = PinnedKeys { local_key: 0, remote_key: 0, pin: std::ptr::null_mut() };
         let (start, len) = (with_exposed_provenance_mut(range.start() as usize), range.len() as usize);
-        // SAFETY: the callback and its context are the caller's of `pindown_open`, who promises that it may be called so
+        // SAFETY: the callback and its context are those of the caller of `pindown_open`, which promises that it may be called so
         // until `pindown_close`, by any thread.
         let code = unsafe { (self.pin)(self.context.0, start, len, access.bits(), &raw mut pinned) };
         match code {
@@ -66,12 +67,12 @@ impl Registrar for Callbacks {
     }
 
     fn unpin(&self, pin: Opaque) {
-        // SAFETY: as in `pin`; the pin is one that its callback gave, and comes back once.
+        // SAFETY: as in `pin`; the pin is one that the pin callback returned, and is passed back once.
         unsafe { (self.unpin)(self.context.0, pin.0) }
     }
 }
 
-/// Asks the application whether it tells changes of a range.
+/// Asks the application whether it reports changes of a range.
 #[derive(Clone, Copy, Debug)]
 pub struct Answering {
     answers: Option<Answers>,
@@ -79,18 +80,18 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// By this callback, with this first argument. Without one the application answers for all memory.
+    /// Asks by this callback, with this first argument. Without one the application answers for all memory.
     #[must_use]
     pub fn new(answers: Option<Answers>, context: Opaque) -> Self {
         Self { answers, context }
     }
 
-    /// What the application says of a range.
+    /// Returns whether the application answers for a range.
     #[must_use]
     pub fn ask(&self, range: Range, access: Access) -> bool {
         let Some(answers) = self.answers else { return true };
         let (start, len) = (with_exposed_provenance_mut::<c_void>(range.start() as usize), range.len() as usize);
-        // SAFETY: the callback and its context are the caller's of `pindown_open`, who promises that it may be called so
+        // SAFETY: the callback and its context are those of the caller of `pindown_open`, which promises that it may be called so
         // until `pindown_close`, by any thread.
         unsafe { answers(self.context.0, start, len, access.bits()) != 0 }
     }

@@ -9,10 +9,10 @@ use super::error::{Failure, answer};
 use super::place;
 use crate::monitor::sealed::Sealed;
 
-/// What was given out, by its first address.
+/// Allocated blocks, by their first address.
 static BLOCKS: Mutex<BTreeMap<usize, Sealed>> = Mutex::new(BTreeMap::new());
 
-/// The process whose blocks these are: sealed memory is shared with a forked child, who must not give it out again.
+/// The process that owns these blocks: sealed memory is shared with a forked child, which must not allocate it again.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
     })())
 }
 
-/// Gives it back, for the next `pindown_alloc`.
+/// Frees sealed memory, for reuse by the next `pindown_alloc`.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
     answer((|| {

@@ -1,4 +1,4 @@
-//! The header and this module say the same: sizes, offsets and values as cc compiles them, and the functions' names.
+//! The header and this module agree: on sizes, offsets and values as cc compiles them, and on the functions' names.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;

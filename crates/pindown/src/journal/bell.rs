@@ -1,4 +1,4 @@
-//! How those who wait for changes are woken: by a descriptor that becomes readable, rung only while somebody waits.
+//! Wakes threads that wait for changes, by a descriptor that becomes readable. It is rung only while a thread waits.
 
 use std::fmt;
 use std::io;
@@ -7,22 +7,23 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::EventfdFlags;
 
-/// A monitor's bell, as those who wait have it. [`Waiting`] calls these in order.
+/// A monitor's bell, as seen by waiting threads. [`Waiting`] calls these functions in order.
 pub(crate) trait Bell: fmt::Debug + Send + Sync {
-    /// From now on changes ring: either a look at the journal finds a change, or the change finds somebody waiting.
+    /// Registers a waiting thread. From now on changes ring: either the thread's look at the journal finds a change, or
+    /// the change finds a waiting thread.
     fn join(&self);
 
-    /// Somebody waits no more.
+    /// Unregisters a waiting thread.
     fn leave(&self);
 
-    /// Readable once a change was told.
+    /// The descriptor, which is readable once a change was reported.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What was rung is about to be looked at; what comes from now on rings again.
+    /// Resets the descriptor, before the caller looks at the journal; later changes ring again.
     fn silence(&self);
 }
 
-/// Somebody who waits.
+/// A thread that waits for changes.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a>(&'a dyn Bell);
 
@@ -33,12 +34,12 @@ impl<'a> Waiting<'a> {
         Self(bell)
     }
 
-    /// Readable once a change was told.
+    /// The descriptor, which is readable once a change was reported.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
     }
 
-    /// What was rung is about to be looked at.
+    /// Resets the descriptor, before the caller looks at the journal.
     pub(crate) fn silence(&self) {
         self.0.silence();
     }
@@ -66,11 +67,11 @@ impl EventBell {
         Ok(Self { waiting: AtomicU32::new(0), event })
     }
 
-    /// A change has been told. Allocates nothing, and calls the kernel only if somebody waits.
+    /// Wakes the waiting threads after a change was reported. Allocates nothing, and calls the kernel only if a thread waits.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) != 0 {
-            // A full counter has woken everybody already.
+            // A full counter has woken all waiting threads already.
             rustix::io::write(&self.event, &1_u64.to_ne_bytes()).ok();
         }
     }

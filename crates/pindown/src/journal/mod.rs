@@ -1,9 +1,9 @@
-//! What a monitor has told, and how much of it a cache has taken in.
+//! The changes that a monitor has reported, and how many of them a cache has processed.
 //!
-//! *A cached registration may be used when nothing was told since the cache last looked.* The cache's place in the
-//! journal, `seen`, is one word: it is stored (Release) only after all that was told before it has been taken out of the
-//! cache, and a hit loads it first (Acquire), then looks its entry up, then compares the journal's head with it. So a
-//! hit that finds both equal has seen every removal that the journal asked for up to that moment.
+//! *A cached registration may be used if no change was reported since the cache last looked.* The cache's position in
+//! the journal, `seen`, is one word. It is stored (Release) only after everything that was reported before it has been
+//! taken out of the cache. A hit loads it first (Acquire), then looks its entry up, then compares the journal's head
+//! with it. So a hit that finds both equal has seen every removal that the journal asked for up to that moment.
 //!
 //! `seen` lies in memory that the kernel wipes in a forked child: there the comparison fails for ever, and the child
 //! uses nothing of its parent's.
@@ -29,32 +29,33 @@ use crate::sync::{AtomicU64, Ordering};
 /// One cache's view of a monitor's page.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// One in which nothing is ever told, if there is nothing to tell: memory that cannot change under us.
+    /// The monitor's page; for a monitor with memory that cannot change, a page in which nothing is ever reported.
     page: &'static Page,
-    /// Whether anything may be told.
+    /// Whether changes may be reported.
     told: bool,
-    /// A monitor that marks the page before it knows what changed: while it is busy, nothing it told is the last word.
+    /// Whether the monitor marks the page before it knows what changed: while the page is marked, the reports are not
+    /// complete.
     waits: bool,
-    /// A userfaultfd to ask first.
+    /// A userfaultfd that hits ask first.
     asked: Option<BorrowedFd<'static>>,
-    /// Records taken in, plus one; 0 in a forked child.
+    /// Records processed, plus one; 0 in a forked child.
     seen: Wiped,
-    /// The same where a hit has nothing else to ask; else always 0.
+    /// The word of `seen`, or, if a hit has to ask the kernel first, a word that is always 0.
     glance: &'static AtomicU64,
 }
 
-/// What came of taking in what was told.
+/// The result of processing the reported changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
-    /// All is taken in.
+    /// All reported changes are processed.
     Settled,
-    /// The monitor is in the middle of telling something: look again.
+    /// The monitor is in the middle of a report: look again.
     Unsettled,
 }
 
 impl Journal {
     /// # Errors
-    /// What the kernel says when it has no memory left for the word.
+    /// The kernel has no memory left for the word.
     pub(crate) fn new(
         page: Option<&'static Page>,
         waits: bool,
@@ -71,29 +72,30 @@ impl Journal {
         self.seen.load(Ordering::Relaxed) == 0
     }
 
-    /// Before a look-up: where the cache stands; 0, which is nowhere, where [`Self::seen_aside`] is to be asked: there a call is
-    /// nothing beside what it asks, and those who ask nothing need not go around it.
+    /// Returns the cache's position, to be read before a look-up. Returns 0, which is no position, if [`Self::seen_aside`] must
+    /// be called: there the cost of a call is small beside that of the system call in it, and under monitors that need no such
+    /// call, hits need not branch around it.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
         self.glance.load(Ordering::Acquire)
     }
 
-    /// The same where the kernel has to be asked first: 0 while a change is under way that nobody has read. `None` where
-    /// [`Self::seen`] has said it all.
+    /// Like [`Self::seen`], but for monitors that the kernel has to be asked about first: returns 0 while a change is
+    /// under way that has not been read. `None` for other monitors, for which [`Self::seen`] is sufficient.
     #[inline]
     pub(crate) fn seen_aside(&self) -> Option<u64> {
         self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
-    /// Whether a change is under way that nobody has read; also if the descriptor is none of the monitor's any more: then nothing is
-    /// kept from here on, by any cache of the process.
+    /// Returns whether a change is under way that has not been read. Also true if the descriptor is no longer the monitor's: then nothing
+    /// is kept from here on, by any cache of the process.
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
         use crate::monitor::userfaultfd::sys::{Asked, ask};
         let Some(asked) = self.asked else { return false };
         let answer = ask(asked);
-        // What the journal is asked next is not read before the kernel has answered: a system call orders no loads by itself.
+        // What is read of the journal next is not read before the kernel has answered: a system call orders no loads by itself.
         fence(Ordering::Acquire);
         match answer {
             Asked::Settled => false,
@@ -110,7 +112,7 @@ impl Journal {
         self.asked.is_some()
     }
 
-    /// After a look-up that found its entry: whether nothing was told since `seen`.
+    /// Returns whether no change was reported since `seen`. To be called after a look-up that found its entry.
     #[inline]
     pub(crate) fn still(&self, seen: u64) -> bool {
         self.page.head.load(Ordering::Acquire).wrapping_add(1) == seen
@@ -122,8 +124,8 @@ impl Journal {
         self.page.inodes.get(slot as usize).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
-    /// Whether a change is under way that was told when it began, and may not be told again. (A monitor that marks first
-    /// tells afterwards.) Or whether nothing is told any more.
+    /// Returns whether a change is under way that was reported when it began and may not be reported again (a monitor
+    /// that marks first reports the change afterwards), or whether the reports have ended.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         (!self.waits && self.marked()) || self.page.has_ended()
@@ -134,13 +136,14 @@ impl Journal {
         self.page.busy.load(Ordering::Acquire) != 0
     }
 
-    /// Takes in what was told, `apply` each: by one thread at a time.
+    /// Processes the reported changes: calls `apply` for each. Called by one thread at a time.
     #[inline]
     pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
         if !self.told {
             return Drained::Settled;
         }
-        // A change whose caller still waits to be read may be over for others that map the addresses anew.
+        // While a change has not been read and its caller waits, the change may already be over for other threads,
+        // which may map the addresses anew.
         let changing = self.changing();
         // "Everything" is the last word of a monitor that has ended.
         let ended = self.page.has_ended();
@@ -159,7 +162,7 @@ impl Journal {
         Drained::Settled
     }
 
-    /// Apart: most often nothing was told.
+    /// Separate from [`Self::drain`], since most often no change was reported.
     #[cold]
     #[inline(never)]
     fn take_in(&self, seen: u64, head: u64, mut apply: impl FnMut(Change)) {
@@ -190,7 +193,7 @@ fn nowhere() -> &'static AtomicU64 {
     Box::leak(Box::new(AtomicU64::new(0)))
 }
 
-/// The page of those who are told nothing.
+/// The page of caches with a monitor that reports nothing.
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
     {

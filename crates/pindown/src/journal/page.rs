@@ -1,4 +1,4 @@
-//! The page in which a monitor tells what changed: a ring of ranges, and counters of watched files.
+//! The page in which a monitor reports changes: a ring of ranges, and counters of watched files.
 //!
 //! One monitor writes (the kernel's programs, or a thread), every cache of the process reads. A record is good when its
 //! number and its check agree: readers never wait for a writer, and what they cannot read they take for "everything".
@@ -25,10 +25,10 @@ const LOOKS: u32 = 1000;
 #[cfg(loom)]
 const LOOKS: u32 = 0;
 
-/// Says which layout a page has; part of every record's check too, so that zeroed memory is no record.
+/// Identifies the layout of a page; also part of every record's check, so that zeroed memory is no record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
-/// The bit of [`Page::busy`] that stays: nothing is told any more.
+/// The bit of [`Page::busy`] that stays set: nothing is reported any more.
 pub(crate) const ENDED: u64 = 1 << 62;
 
 /// What changed.
@@ -36,7 +36,7 @@ pub(crate) const ENDED: u64 = 1 << 62;
 pub(crate) enum Change {
     /// The pages of these addresses.
     Of(Range),
-    /// Nobody knows what: nothing that was cached may be used again.
+    /// It is not known what changed: nothing that was cached may be used again.
     Everything,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Page {
     /// Records ever written, or being written.
     pub(crate) head: AtomicU64,
     unused: [u64; 7],
-    /// Not 0 while a change is under way that may not have been told yet: nothing may be inserted.
+    /// Not 0 while a change is under way that may not have been reported yet: nothing may be inserted.
     pub(crate) busy: AtomicU64,
     /// The kernel programs' own.
     own: [u64; 2],
@@ -102,18 +102,18 @@ impl Page {
         })
     }
 
-    /// Whether whoever writes it means this layout.
+    /// Whether the page has the layout that this code expects.
     #[cfg(not(loom))]
     pub(crate) fn is_known(&self) -> bool {
         self.layout.load(Ordering::Relaxed) == SALT
     }
 
-    /// Whether nothing is told any more: nothing may be kept.
+    /// Whether nothing is reported any more: nothing may be kept.
     pub(crate) fn has_ended(&self) -> bool {
         self.busy.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Nothing is told from here on, which every cache of the process finds out at its next look-up. For pages on the heap.
+    /// Ends the reports, which every cache of the process finds out at its next look-up. For pages on the heap.
     #[cfg(not(loom))]
     pub(crate) fn end(&self) {
         if self.busy.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
@@ -121,7 +121,7 @@ impl Page {
         }
     }
 
-    /// Tells a change. Any number of threads may; none allocates or waits.
+    /// Reports a change. May be called by any number of threads at once; does not allocate or wait.
     pub(crate) fn emit(&self, change: Change) {
         let range = match change {
             Change::Of(range) => range,

@@ -1,4 +1,5 @@
-//! What there is once in a process: begun anew in a forked child, whose copy may be locked by a thread that it has not.
+//! Values that exist once in each process. A forked child begins a new one, since its copy of the parent's may be
+//! locked by a thread that the child does not have.
 
 #![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
 
@@ -41,7 +42,7 @@ impl<T> OfProcess<T> {
         let now = match self.0.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: made above, and known to nobody else.
+                // SAFETY: made above, and not shared with any other code.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }

@@ -1,4 +1,5 @@
-//! Words that read 0 in a forked child (MADV_WIPEONFORK): how a child finds, at no price, that a cache is its parent's.
+//! Words that read 0 in a forked child (MADV_WIPEONFORK): by them a child finds, at no cost, that a cache is its
+//! parent's.
 
 #![cfg_attr(
     not(loom),
@@ -27,8 +28,8 @@ impl Line {
 #[derive(Debug)]
 pub(crate) struct Wiped(&'static Line);
 
-/// The address space that made it: a forked child has it too, and is another, whatever its process id is. It is none of a program that is
-/// executed.
+/// Identifies the address space that made the value. A forked child has the value too, but is another address space, whatever its process
+/// id is. A program that is executed does not have it.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Home(Wiped);
@@ -48,7 +49,7 @@ impl Home {
     }
 }
 
-/// Words that nobody uses.
+/// Words that are free for use.
 static FREE: OfProcess<Vec<&'static Line>> = OfProcess::new();
 
 impl Wiped {
@@ -68,7 +69,7 @@ impl Wiped {
 }
 
 impl Wiped {
-    /// The word itself, which stays, and may be another's when this one is dropped.
+    /// The word itself. It stays mapped, and may be given to another owner when this value is dropped.
     pub(crate) fn word(&self) -> &'static AtomicU64 {
         &self.0.0
     }

@@ -1,8 +1,8 @@
-//! The application's own monitor: it knows by itself when its memory changes, and says so.
+//! The application's own monitor: the application knows when its memory changes, and reports it.
 //!
-//! An allocator that maps and unmaps its own arenas, a runtime that moves objects, or a test. For its word to be enough,
-//! [`Notifier::changed`] must be called before memory at the changed addresses can be seen anew, and after the old pages
-//! can no longer be pinned: between `munmap` and whatever maps the addresses again.
+//! An allocator that maps and unmaps its own arenas, a runtime that moves objects, or a test. For its reports to be
+//! sufficient, [`Notifier::changed`] must be called before memory at the changed addresses can be seen anew, and after
+//! the old pages can no longer be pinned: between `munmap` and whatever maps the addresses again.
 
 use std::fmt;
 use std::io;
@@ -13,14 +13,14 @@ use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::range::{Range, RangeError};
 
-/// Tells caches what changed. Any thread may; no call allocates, locks or waits.
+/// Reports changes to caches. May be used by any thread; no call allocates, locks or waits.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Lent>);
 
 /// Decides which memory the application answers for.
 type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
 
-/// The caches' end of a [`Notifier`]: each clone is for another cache, and all are told.
+/// The caches' end of a [`Notifier`]: each clone is for another cache, and changes are reported to all.
 #[derive(Clone)]
 pub struct Imported {
     page: Arc<Lent>,
@@ -34,24 +34,24 @@ impl fmt::Debug for Imported {
 }
 
 impl Notifier {
-    /// A notifier, and the monitor to open a cache with. `answers` says whether changes of a range will be told; what it
-    /// denies is registered for one use.
+    /// Creates a notifier, and the monitor to open a cache with. `answers` returns whether changes of a range will be
+    /// reported; a range for which it returns `false` is registered for one use.
     ///
     /// # Errors
-    /// No descriptor for those who wait.
+    /// No descriptor for waiting threads.
     pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
         let page = Arc::new(Lent::new()?);
         Ok((Self(Arc::clone(&page)), Imported { page, answers: Arc::new(answers) }))
     }
 
-    /// The memory of these addresses is no longer what it was.
+    /// Reports that the memory of these addresses is no longer what it was.
     pub fn changed(&self, range: Range) {
         self.0.page.emit(Change::Of(range));
         self.0.bell.ring();
     }
 
-    /// As [`Self::changed`], for `length` bytes from `address` as a caller gave them who may be mistaken. Where there is no
-    /// such range, something has changed and nobody knows what: then it is everything.
+    /// Like [`Self::changed`], but for `length` bytes from `address` that are not checked yet. If there is no such range,
+    /// something has changed but it is not known what: then everything counts as changed.
     ///
     /// # Errors
     /// Why there is no such range.
@@ -66,7 +66,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Nothing is known to be what it was.
+    /// Reports that all memory may have changed.
     pub fn changed_everything(&self) {
         self.0.page.emit(Change::Everything);
         self.0.bell.ring();
@@ -99,7 +99,7 @@ struct Lent {
     bell: EventBell,
 }
 
-/// Pages that nobody uses.
+/// Pages without a user.
 static FREE: OfProcess<Vec<&'static Page>> = OfProcess::new();
 
 impl Lent {

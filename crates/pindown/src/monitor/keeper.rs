@@ -1,8 +1,8 @@
 //! Descriptors that the rest of the process cannot close.
 //!
-//! A monitor lives by descriptors: the kernel's programs stay attached while one is open, and changes of the memory wait for the thread that
-//! reads a userfaultfd. A program may close descriptors that it did not open itself (`close_range` in a daemon, a sandbox), and nothing
-//! tells the library. So what must stay open is held by a thread with a descriptor table of its own, which holds nothing else.
+//! A monitor depends on descriptors: the kernel's programs stay attached while one is open, and changes of the memory wait for the thread
+//! that reads a userfaultfd. A program may close descriptors that it did not open itself (`close_range` in a daemon, a sandbox), and
+//! the library is not notified. So what must stay open is held by a thread with a descriptor table of its own, which holds nothing else.
 //!
 //! A forked child has neither the thread nor the descriptors.
 
@@ -70,7 +70,7 @@ impl Keeper {
             while !failed && !seen.load(Ordering::Acquire) {
                 std::thread::park();
             }
-            // Whoever waits for the thread to end finds them closed.
+            // Code that waits for the thread to end finds the descriptors closed.
             if !failed {
                 keep_only(&mut []).ok();
             }
@@ -112,7 +112,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let number = writer.as_raw_fd();
         let keeper = Keeper::hold(vec![writer.into()]).expect("a thread");
-        // SAFETY: a question about a number, which is no descriptor any more.
+        // SAFETY: a question about a number, which is not a descriptor any more.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "it left this table");
         rustix::io::ioctl_fionbio(&reader, true).expect("a pipe");
         let mut byte = [0];

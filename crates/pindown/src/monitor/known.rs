@@ -1,26 +1,26 @@
-//! What a monitor knows of the mapping that it looked at last.
+//! The mapping that a monitor looked up last.
 
 use crate::journal::Page;
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A mapping that can be watched, for as long as nothing at all was told since: a mapping is replaced by another only
-/// after its going was told. So many registrations in one mapping ask the kernel about it once.
+/// A mapping that can be watched, known for as long as no change at all was reported since: a mapping is replaced by
+/// another only after its removal was reported. So many registrations in one mapping ask the kernel about it once.
 ///
-/// Every miss asks, and the kernel's answer alone is written, so nobody locks it: a version tells whether the words that
-/// were read belong together.
+/// Every miss asks, and only answers of the kernel are written, so there is no lock: a version shows whether the words
+/// that were read belong together.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// Odd while somebody writes.
+    /// Odd while a thread writes.
     version: AtomicU64,
     start: AtomicU64,
     /// 0: none is known.
     end: AtomicU64,
-    /// Where the page stood when it was.
+    /// The page's head when the kernel was asked about the mapping.
     head: AtomicU64,
 }
 
-/// Where the page stood before the kernel was asked.
+/// The page's head before the kernel was asked; `None` while a change is under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Since(Option<u64>);
 
@@ -40,8 +40,8 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Whether the range is known to lie in such a mapping now. Not while somebody writes: he has just asked the kernel, and
-    /// so may whoever finds nothing here.
+    /// Returns whether the range is known to lie in such a mapping now. `false` while another thread writes: that thread has
+    /// just asked the kernel, and a caller that finds nothing here may ask it too.
     pub(crate) fn has(&self, range: Range, now: Since) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let [start, end, head] = [&self.start, &self.end, &self.head].map(|word| word.load(Ordering::Relaxed));
@@ -50,7 +50,8 @@ impl Known {
         is_whole && now.0 == Some(head) && start <= range.start() && range.end() <= end
     }
 
-    /// The kernel has said since then that this is such a mapping. Of two who say so at once one is heard.
+    /// Notes that the kernel, asked after `since`, answered that this is such a mapping. If two threads note an answer
+    /// at the same time, one of the two answers is kept.
     pub(crate) fn learn(&self, mapping: Range, since: Since) {
         let version = self.version.load(Ordering::Relaxed);
         let is_free = version.is_multiple_of(2);
@@ -58,7 +59,7 @@ impl Known {
         if !is_free || !mine() {
             return;
         }
-        // Whoever reads one of these words reads that they are being written.
+        // A thread that reads one of these words also reads that they are being written.
         fence(Ordering::Release);
         let (start, end, head) = since.0.map_or((0, 0, 0), |head| (mapping.start(), mapping.end(), head));
         for (word, value) in [(&self.start, start), (&self.end, end), (&self.head, head)] {
@@ -85,7 +86,7 @@ mod tests {
         assert!(!known.has(range(0x4000, 0x2000), Since::now(&page)), "longer than it");
         page.emit(Change::Of(range(0x9000, 0x1000)));
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)));
-        // Asked before that change: nobody knows whether the answer was of before it, too.
+        // Asked before that change: the answer may be of before it, too.
         known.learn(range(0x1000, 0x4000), before);
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)));
         page.busy.store(1, Ordering::Release);
@@ -96,7 +97,7 @@ mod tests {
     }
 }
 
-/// Loom: somebody asks the kernel about a mapping and learns the answer, while the mapping becomes another.
+/// Loom: a thread asks the kernel about a mapping and learns the answer, while the mapping is replaced by another.
 #[cfg(all(test, loom))]
 mod model {
     use std::sync::Arc;
@@ -112,9 +113,9 @@ mod model {
         known: Known,
         /// Which mapping is there: its number is the range that the kernel answers with.
         mapping: AtomicU64,
-        /// Changes that nobody has read: counted before the mapping goes, as userfaultfd(2) does.
+        /// Changes that have not been read: counted before the mapping is removed, as userfaultfd(2) does.
         unread: AtomicU64,
-        /// Changes that have been told in full.
+        /// Changes that have been reported in full.
         told: AtomicU64,
     }
 
@@ -133,27 +134,27 @@ mod model {
     }
 
     impl World {
-        /// A monitor that marks the page before it reads, and tells what it read after.
+        /// A monitor that marks the page before it reads a change, and reports the change afterwards.
         fn change_and_mark_first(&self) {
             self.unread.fetch_add(1, Ordering::SeqCst);
             self.mapping.fetch_add(1, Ordering::SeqCst);
             self.page.busy.store(1, Ordering::Release);
             self.page.emit(Change::Of(mapping(1)));
-            // Read: whoever changed it goes on.
+            // The change is read: the thread that made it goes on.
             self.unread.fetch_sub(1, Ordering::SeqCst);
             self.page.emit(Change::Of(mapping(1)));
             self.page.busy.store(0, Ordering::Release);
         }
 
-        /// A monitor that tells when the change is over, before whoever made it goes on.
+        /// A monitor that reports the change when it is over, before the thread that made it goes on.
         fn change_and_tell(&self) {
             self.mapping.fetch_add(1, Ordering::SeqCst);
             self.page.emit(Change::Of(mapping(1)));
             self.told.fetch_add(1, Ordering::SeqCst);
         }
 
-        /// A monitor that tells when a change begins, and marks the page until it is over (the kernel's, where it frees page
-        /// tables early).
+        /// A monitor that reports a change when it begins, and marks the page until it is over (the kernel's, where it frees
+        /// page tables early).
         fn tell_and_change(&self) {
             self.page.busy.store(1, Ordering::Release);
             self.page.emit(Change::Of(mapping(1)));
@@ -161,7 +162,7 @@ mod model {
             self.page.busy.store(0, Ordering::Release);
         }
 
-        /// As a miss does; what the mapping is said to be, if it is known.
+        /// Looks the mapping up as a miss does. Returns the known mapping, if there is one.
         fn look(&self) -> Option<u64> {
             let now = (self.unread.load(Ordering::SeqCst) == 0).then(|| Since::now(self.page));
             let known = now.and_then(|now| (1..=3).rev().find(|number| self.known.has(mapping(*number), now)));
@@ -184,7 +185,7 @@ mod model {
                 let world = Arc::clone(&world);
                 move || world.change_and_tell()
             });
-            // What was told before the look began is not there any more.
+            // A mapping is not there any more if its removal was reported before the look-up began.
             let told = world.told.load(Ordering::SeqCst);
             assert!(world.look().is_none_or(|known| known >= told));
             changer.join().expect("no panic");
@@ -224,7 +225,7 @@ mod model {
                 let world = Arc::clone(&world);
                 move || world.change_and_mark_first()
             });
-            // Another who has seen the new mapping, as a thread may that maps the hole itself.
+            // Another thread that has seen the new mapping: it may have mapped the hole itself.
             let there = world.mapping.load(Ordering::SeqCst);
             assert!(world.look().is_none_or(|known| known >= there), "it was another already");
             assert!(world.look().is_none_or(|known| known >= there), "and what was learnt meanwhile is of it");

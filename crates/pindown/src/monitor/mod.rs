@@ -1,4 +1,4 @@
-//! Who tells that memory changed under a registration.
+//! Monitors: they report that memory changed under a registration.
 //!
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
@@ -31,13 +31,13 @@ use crate::cache::entry::WatchedInode;
 use crate::journal::{Bell, Page};
 use crate::range::Range;
 
-/// Which monitor a cache is to have.
+/// The monitor that a cache uses.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Choice {
     /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (if a promise lets it keep more than sealed memory) and
     /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
-    /// tells which, and why no better one.
+    /// returns which one, and why no better one.
     #[cfg(not(loom))]
     Best(userfaultfd::Settings),
     /// Programs in the kernel: see [`bpf`].
@@ -67,7 +67,7 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// What stands for it in C: a positive errno.
+    /// The errno that stands for it in C, positive.
     #[must_use]
     pub fn errno(&self) -> i32 {
         #[cfg(not(loom))]
@@ -79,7 +79,7 @@ impl Unavailable {
 }
 
 impl Choice {
-    /// The monitor, and those that would have been better.
+    /// Opens the monitor. Returns it, and the better ones that are not available.
     ///
     /// # Errors
     /// Why the one that was asked for cannot work.
@@ -144,7 +144,7 @@ pub enum Refusal {
     NotCaching,
     /// The range alone is larger than the cache's limit of bytes.
     TooLarge,
-    /// The monitor cannot tell all changes of this kind of memory.
+    /// The monitor cannot report all changes of this kind of memory.
     NotWatchable,
     /// So many registrations that were taken out are still in use that the limit of their count leaves no room.
     InUse,
@@ -177,12 +177,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a monitor says of a range that is about to be registered.
+/// What a monitor does for a range that is about to be registered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
-    /// The file whose pages are watched apart, of a shared mapping.
+    /// The file of a shared mapping. Its pages are watched separately.
     pub(crate) inode: Option<WatchedInode>,
-    /// What is locked for as long as the registration is kept.
+    /// The range that is locked for as long as the registration is kept.
     pub(crate) locked: Option<Range>,
 }
 
@@ -191,7 +191,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// Its name, for people.
     fn name(&self) -> &'static str;
 
-    /// Where it tells what changed; `None` if nothing ever does.
+    /// The page in which the monitor reports changes; `None` if its memory never changes.
     fn page(&self) -> Option<&'static Page>;
 
     /// Whether it marks the page busy before it knows what changed (see [`crate::journal`]).
@@ -199,25 +199,25 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The userfaultfd that hits ask whether a change is under way that the page does not tell yet.
+    /// The userfaultfd that hits ask whether a change is under way that the page does not show yet.
     fn asked(&self) -> Option<BorrowedFd<'static>> {
         None
     }
 
-    /// Whether hits ask [`Self::allowed`], because a change of rights is not told.
+    /// Whether hits ask [`Self::allowed`], because a change of rights is not reported.
     fn checks_rights(&self) -> bool {
         false
     }
 
-    /// Whether the process has the rights now, over the whole range, that a registration with these takes.
+    /// Whether the process has, now and over the whole range, the rights that a registration with `_access` needs.
     fn allowed(&self, _range: Range, _access: Access) -> bool {
         true
     }
 
-    /// What wakes those who wait for changes; `None` if nothing ever changes.
+    /// The bell that wakes threads that wait for changes; `None` if nothing ever changes.
     fn bell(&self) -> Option<&dyn Bell>;
 
-    /// From when this returns, changes of the range are told. Never called under a lock.
+    /// Starts to watch the range: changes are reported from the moment when this returns. Never called under a lock.
     ///
     /// # Errors
     /// Why it must not be kept.
@@ -230,7 +230,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     fn unlock(&self, _range: Range) {}
 }
 
-/// Nothing is ever kept.
+/// A monitor that watches nothing: no registration is kept.
 #[derive(Debug)]
 pub(crate) struct NoMonitor;
 

@@ -1,12 +1,12 @@
-//! Memory that cannot change: allocated here, sealed so that nobody can.
+//! Memory that cannot change: allocated here, and sealed against changes by any code in the process.
 //!
-//! A memfd that can neither shrink nor grow nor be written by anybody but through the one mapping that exists, which in
-//! turn cannot be unmapped, moved, replaced or protected otherwise (mseal(2), kernel 6.10). Its descriptor is closed. So
-//! its pages are the same for as long as the process lives, and a registration of them needs no watching at all. The price
-//! is that the memory is never given back to the kernel: what is dropped is used for the next [`Sealed`].
+//! A memfd that can neither shrink nor grow, and that can be written only through the one mapping that exists, which in turn
+//! cannot be unmapped, moved, replaced or protected otherwise (mseal(2), kernel 6.10). Its descriptor is closed. So its pages
+//! are the same for as long as the process lives, and a registration of them needs no watching at all. The price is that the
+//! memory is never given back to the kernel: what is dropped is used for the next [`Sealed`].
 //!
-//! A forked child shares it with its parent. It has a pool of its own, so neither gives out what the other has; but what it inherits is in two
-//! hands, which its owners have to see to ([`Sealed`]).
+//! A forked child shares the memory with its parent. The child has a pool of its own, so neither process allocates what the other has; but
+//! memory that the child inherits belongs to both, and their code has to prevent conflicting use ([`Sealed`]).
 
 #![expect(unsafe_code, reason = "one mapping and its seals; each block states its own reason")]
 
@@ -29,21 +29,22 @@ use crate::range::{Range, page_size};
 
 /// Sealed memory: zeroed, page-aligned, whole pages, for one owner.
 ///
-/// It is shared with forked children, not copied: what one writes there, the other sees. Whoever forks (which is `unsafe` in Rust, and this is
-/// among what has to be seen to) lets the child leave alone what it inherits, or drop it, which does nothing there.
+/// The memory is shared with forked children, not copied: each process sees what the other writes. A program that forks (which is `unsafe`
+/// in Rust; this is one of the obligations) must ensure that the child does not use the memory that it inherits. The child may drop it,
+/// which does nothing there.
 pub struct Sealed {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: in this process the memory belongs to its owner alone, wherever he is.
+// SAFETY: in this process the memory belongs to the value's owner alone, on whichever thread.
 unsafe impl Send for Sealed {}
 
 // SAFETY: shared references only read it.
 unsafe impl Sync for Sealed {}
 
 impl Sealed {
-    /// At least so many bytes.
+    /// Allocates at least so many bytes.
     ///
     /// # Errors
     /// `Unsupported` where the kernel cannot seal mappings (before 6.10), and what the kernel says when memory is short.
@@ -51,12 +52,12 @@ impl Sealed {
         let len = bytes.max(1).checked_next_multiple_of(page_size() as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let start = pool().take(len)?;
         let mut sealed = Self { start, len };
-        // Whoever had it before left his bytes.
+        // The previous owner's bytes are still there.
         sealed.fill(0);
         Ok(sealed)
     }
 
-    /// Its addresses.
+    /// The addresses of the memory.
     #[must_use]
     pub fn range(&self) -> Range {
         Range::between(self.start.addr().get() as u64, (self.start.addr().get() + self.len) as u64)
@@ -68,8 +69,9 @@ impl Deref for Sealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped for ever and initialised. In this process they are this owner's alone; another has them only
-        // if it is a fork of this one or this of it, and whoever forks sees to it that not both use them, as the type says.
+        // SAFETY: `len` bytes are mapped for ever and initialised. In this process they are this owner's alone; another process has them
+        // only if it is a fork of this one, or this one of it, and the code that forks ensures that not both use them, as the type's
+        // documentation requires.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -98,7 +100,7 @@ impl fmt::Debug for Sealed {
 struct Pool {
     /// Every arena.
     arenas: Vec<Range>,
-    /// Free ranges by their start: neighbours are one, within an arena.
+    /// Free ranges by their start: adjoining ranges of one arena are merged.
     free: BTreeMap<usize, (Ptr, usize)>,
 }
 
@@ -106,7 +108,7 @@ struct Pool {
 #[derive(Clone, Copy, Debug)]
 struct Ptr(NonNull<u8>);
 
-// SAFETY: only an address; who takes it from the pool has it alone.
+// SAFETY: only an address; the thread that takes it from the pool has it alone.
 unsafe impl Send for Ptr {}
 
 static POOL: OfProcess<Pool> = OfProcess::new();
@@ -196,7 +198,7 @@ fn arena(len: usize) -> io::Result<NonNull<u8>> {
     let sealed =
         rustix::fs::fcntl_add_seals(&file, seals).map_err(named("fcntl")).and_then(|()| mseal(start.addr(), len));
     if let Err(error) = sealed {
-        // SAFETY: the mapping was made above and nobody knows of it.
+        // SAFETY: the mapping was made above, and no other code knows its address.
         unsafe { rustix::mm::munmap(start, len) }?;
         return Err(error);
     }
@@ -259,7 +261,7 @@ impl Monitor for SealedMonitor {
 mod tests {
     use super::*;
 
-    /// What a kernel without mseal says, and the test then shows nothing.
+    /// Allocates sealed memory. `None` on a kernel without mseal, with the reason printed: the test is then skipped.
     fn sealed(bytes: usize) -> Option<Sealed> {
         match Sealed::new(bytes) {
             Ok(sealed) => Some(sealed),

@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::calls::named;
 
-/// What a thread takes of the address space: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
+/// The address space that a thread takes: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
 const BYTES: usize = (2 << 20) + (64 << 10);
 
 /// Starts a thread that never runs a handler of the program's: every signal is blocked in it.
@@ -28,13 +28,14 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
 /// standard library panics where nothing can unwind. What other threads map meanwhile may still take the room.
 ///
 /// # Errors
-/// That it has none.
+/// The address space has no room.
 pub(super) fn room() -> io::Result<()> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, allowed, MapFlags::PRIVATE) } {
         Ok(stack) => {
-            // SAFETY: just mapped, and known to nobody. Where the call is refused the mapping stays.
+            // SAFETY: just mapped, and its address is known to no other code. Where the call is refused the mapping
+            // stays.
             unsafe { rustix::mm::munmap(stack, BYTES) }.ok();
             Ok(())
         }

@@ -1,7 +1,7 @@
 /* Callbacks that call the library, that block, and that return what they must not. */
 #include "check.h"
 
-/* A device whose callbacks use the cache that they are called by. */
+/* A device with callbacks that use the cache that calls them. */
 struct caller {
 	struct device device;
 	struct pindown_cache *cache;

@@ -1,4 +1,4 @@
-/* What the parts of the program share: checks that are printed, and a device that pins by counting. */
+/* Shared by the parts of the program: checks that are printed, and a device that pins by counting. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -27,7 +27,7 @@ void refused_with(int code, int expected, const char *word, const char *what, co
 /* What could not be tried here, and why. */
 void skip(const char *what, const char *why);
 
-/* A device: it counts, and refuses when told to. */
+/* A device: it counts, and refuses on request. */
 struct device {
 	pthread_mutex_t lock;
 	uint64_t pins;

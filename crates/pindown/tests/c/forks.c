@@ -1,4 +1,4 @@
-/* MON-019: a child uses nothing of its parent's, and is told so. */
+/* MON-019: a child uses nothing of its parent's, and gets errors. */
 #include "check.h"
 
 static struct device device = DEVICE_INIT;
@@ -71,7 +71,7 @@ void forks(void)
 		child(cache, lane, &use, one.handle);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	/* The parent goes on, and was not told what the child said. */
+	/* The parent goes on, and was not notified of the changes that the child tried to report. */
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 2);
 	CHECK(pindown_check(cache, &handle) == 0);
 	CHECK(pindown_wait(cache, 0, &handle) == 0);

@@ -79,7 +79,7 @@ void sealed(void)
 			break;
 	CHECK(n == 3 * page());
 	memset(memory, 5, 3 * page());
-	/* Nobody can take it away. */
+	/* It cannot be unmapped or protected. */
 	CHECK(munmap(memory, page()) == -1);
 	CHECK(mprotect(memory, page(), PROT_NONE) == -1);
 

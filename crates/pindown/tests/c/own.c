@@ -27,7 +27,7 @@ void own_registrations(void)
 	CHECK(pindown_check(cache, &handle) == 1);
 	CHECK(handle == one.handle || handle == two.handle);
 	CHECK(pindown_check(cache, &handle) == 0);
-	/* RCACHE-027: told, and still pinned. MON-039. */
+	/* RCACHE-027: reported, and still pinned. MON-039. */
 	CHECK(device_pinned(&device) == 3);
 	CHECK(pindown_deregister(cache, one.handle) == 0);
 	REFUSED(pindown_deregister(cache, one.handle), ENOENT, "deregistered before");
@@ -47,7 +47,7 @@ void own_registrations(void)
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 
-	/* Nobody tells changes of this one. */
+	/* Changes of this one are not reported. */
 	cache = open_with(&device, "none");
 	CHECK(pindown_register(cache, place, 1, 0, &one) == 0);
 	CHECK(one.unwatched == PINDOWN_NOT_CACHING);

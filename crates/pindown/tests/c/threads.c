@@ -1,4 +1,4 @@
-/* Two threads that use one cache, each by its lane, while a third tells changes: every use ends, nothing stays pinned. */
+/* Two threads that use one cache, each by its lane, while a third reports changes: every use ends, nothing stays pinned. */
 #include "check.h"
 
 #define TURNS 20000

@@ -53,7 +53,7 @@ void uses(void)
 	CHECK(pindown_sweep(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 
-	/* What the registrar says reaches the caller; nothing remains pinned. */
+	/* The registrar's error is returned to the caller; nothing remains pinned. */
 	device.fails = -EPERM;
 	REFUSED(pindown_get(lane, place, 1, 0, &use), EPERM, "could not be registered");
 	device.fails = 7;

@@ -57,7 +57,7 @@ fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
         let grow = [memory.page(2), 2 * PAGE, 4 * PAGE, 0, 0, 0];
         assert_eq!(must(libc::SYS_mremap, grow), memory.page(2));
     });
-    // mremap names the old range and does not say whether it stayed: a needless renewal is no harm.
+    // mremap names the old range and not whether it stayed: a needless renewal does no harm.
     assert_ne!(grown, Outcome::Renewed);
     world.transfers(memory.page(2), 4 * PAGE, 9);
 }

@@ -1,4 +1,4 @@
-//! What a cache says of changes: checks, waits, the limits of pinned memory.
+//! What a cache reports of changes: checks, waits, the limits of pinned memory.
 
 use std::time::Duration;
 

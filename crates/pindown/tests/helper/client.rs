@@ -10,7 +10,7 @@ use pindown::monitor::bpf::{Change, Monitor, Unavailable, Unwatchable, Watch};
 use crate::support::PAGE;
 use crate::{fuzz, hostile};
 
-/// What a client does: connects, says how that went, and then what it is told.
+/// The client's process: connects, prints the result, and then does what the test requests.
 #[test]
 #[ignore = "started by the other tests, as another user"]
 fn client_process() {

@@ -1,10 +1,10 @@
 //! A fuzzer of hostile clients beside an honest one of another user.
 //!
-//! The *arena* is the first process of a PID namespace, as nobody. It forks clients that speak the protocol and break one rule each
-//! ([`rules::RULES`]), and kills, stops and continues them at random. The *honest* client, of another user, connects from ever new processes
-//! and keeps one monitor; it counts what it should not see: a refusal, a change that was not told, a page that says nothing may be kept.
-//! Latencies are printed and judged by no test: alone, beside hostile clients of another helper, who take as much of the
-//! processors, and beside hostile clients of its own.
+//! The *arena* is the first process of a PID namespace, as user `nobody`. It forks clients that speak the protocol and break one rule each
+//! ([`rules::RULES`]), and kills, stops and continues them at random. The *honest* client, of another user, connects from ever new
+//! processes and keeps one monitor; it counts what it should not see: a refusal, a change that was not reported, a page that is busy, so
+//! that nothing may be kept. Latencies are printed and judged by no test: alone, beside hostile clients of another helper, which take as
+//! much of the processors, and beside hostile clients of its own.
 
 mod rules;
 
@@ -43,7 +43,7 @@ fn number(name: &str) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).expect("a number")
 }
 
-/// Has a command run as the first process of a new PID namespace: all of that end with it.
+/// Runs a command as the first process of a new PID namespace: all processes of the namespace end with it.
 fn in_a_namespace(command: &mut Command) -> &mut Command {
     let enter = || {
         // SAFETY: no pointers. The next child of this process is the first of a new namespace.
@@ -56,7 +56,8 @@ fn in_a_namespace(command: &mut Command) -> &mut Command {
             0 => {}
             child => {
                 let mut status = 0;
-                // SAFETY: no pointers. Among them is the pipe whose end tells the test that the program has started.
+                // SAFETY: no pointers. The closed descriptors include the pipe that the test reads to its end to see
+                // that the program has started.
                 unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
                 // SAFETY: the status is written.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -134,7 +135,7 @@ struct Look {
     watch: u64,
 }
 
-/// A process of its own that connects, has a change told and a file watched.
+/// A process of its own that connects, has a change reported and a file watched.
 fn look(socket: &Path) -> Look {
     let (from, to) = rustix::pipe::pipe().expect("a pipe");
     let child = fork(|| {
@@ -162,7 +163,7 @@ fn look(socket: &Path) -> Look {
     let got = rustix::io::read(&from, bytes.as_flattened_mut());
     let ended = crate::hostile::wait(child);
     let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
-    // A look that ends without a word is an effect, too.
+    // A look that ends without an answer is an effect, too.
     let lost = self::wrong("the look's answer and end", (got, ended), (Ok(32), 0));
     Look { refused, wrong: wrong + lost, connect, watch }
 }
@@ -176,10 +177,10 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
     1
 }
 
-/// Looks again and again, in phases that end when the test says a line.
+/// Looks again and again, in phases that end when the test sends a line.
 fn honest(socket: &Path) {
     let monitor = Monitor::from_helper(socket).expect("served before the others come");
-    // What it takes while nobody disturbs.
+    // The latency without other clients.
     let alone: Vec<Look> = (0..10).map(|_| look(socket)).collect();
     println!("> ready");
     println!("> alone: {}", latencies(&alone));

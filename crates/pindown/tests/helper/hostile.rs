@@ -1,4 +1,4 @@
-//! What clients do that break one rule each, for the tests of `strangers.rs`. Each says after "> " what came of it.
+//! Clients that break one rule each, for the tests of `strangers.rs`. Each prints the result after "> ".
 
 use std::io::BufRead;
 use std::os::fd::AsRawFd;
@@ -51,7 +51,7 @@ pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
     child
 }
 
-/// Waits for a child; its exit code, or -1.
+/// Waits for a child. Returns its exit code, or -1.
 pub(crate) fn wait(child: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: the status is written.

@@ -1,4 +1,5 @@
-//! Threads that are inside `madvise(MADV_DONTNEED)` for as long as the test likes: a userfaultfd of their own process holds them.
+//! Threads that are inside `madvise(MADV_DONTNEED)` for as long as the test needs: a userfaultfd of their own process holds
+//! them.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -51,7 +52,7 @@ impl Parked {
             let begun = Arc::clone(&begun);
             let call = move || {
                 begun.fetch_add(1, Ordering::Relaxed);
-                // SAFETY: the memory is this test's own, and nobody looks at it.
+                // SAFETY: the memory is this test's own, and no code reads it.
                 unsafe { libc::syscall(libc::SYS_madvise, memory, PAGE, libc::MADV_DONTNEED) };
             };
             thread::Builder::new().stack_size(64 << 10).spawn(call).expect("a thread")

@@ -20,7 +20,7 @@ pub(crate) const UNWATCH: u64 = 8;
 /// Milliseconds until an answer is taken for lost: no test of the helper's speed, but of whether it answers.
 const WAIT: i32 = 20_000;
 
-/// What came back.
+/// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) words: [u64; 4],
@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-/// The call that the challenge wants.
+/// The call that the challenge demands.
 pub(crate) fn protect(start: u64, len: u64) {
     // SAFETY: no process has memory there.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };

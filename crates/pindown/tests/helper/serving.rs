@@ -116,7 +116,7 @@ fn mon_042_an_ended_client_makes_room_and_one_user_has_only_so_much() {
     let mut one = client(&place, "plain");
     assert_eq!(one.line(), "ready");
     assert_eq!(client(&place, "plain").line(), "denied TooManyClients");
-    // Another user is not bothered.
+    // Another user is not affected.
     let monitor = Monitor::from_helper(&place.socket()).expect("root is another user");
     assert!(reports_a_change(&monitor));
     drop(one);

@@ -9,7 +9,7 @@ use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable, reports_begi
 use crate::client::{reports_a_change, watches_a_file};
 use crate::support::{Place, Talker, client, command, helper, program};
 
-/// An honest client of another user, root, is served, and told.
+/// An honest client of another user, root, is served, and gets reports.
 fn serves_others(place: &Place) {
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     assert!(reports_a_change(&monitor) && !monitor.page().busy());
@@ -20,7 +20,7 @@ fn serves_others(place: &Place) {
 fn mon_034_a_child_that_inherits_the_connection_unwatches_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
-    // Denied, since the request comes from another address space; and the truncation is told.
+    // Denied, since the request comes from another address space; and the truncation is reported.
     assert_eq!(client(&place, "unwatch-from-child").line(), "answer 10, told 1");
     serves_others(&place);
 }

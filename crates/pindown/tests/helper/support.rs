@@ -1,4 +1,4 @@
-//! What the tests start and talk to: a helper, and clients of another user, in a place of their own.
+//! The processes that the tests start and talk to: a helper, and clients of another user, in a directory of their own.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ pub(crate) fn program() -> PathBuf {
     std::env::var_os("PINDOWN_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_pindown-helper").into(), PathBuf::from)
 }
 
-/// A place for a socket, and for a copy of this program that nobody may run.
+/// A directory for a socket, and for a copy of this program that user `nobody` may run.
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
@@ -41,7 +41,7 @@ impl Drop for Place {
     }
 }
 
-/// A process that is killed at the end, and what it says.
+/// A process that is killed at the end, and its output.
 pub(crate) struct Talker {
     pub(crate) child: Child,
     says: BufReader<ChildStdout>,
@@ -77,7 +77,7 @@ impl Talker {
         line
     }
 
-    /// Tells it to do something that takes a while.
+    /// Sends a request to do something that takes a while.
     pub(crate) fn tell(&mut self, what: &str) {
         writeln!(self.hears, "{what}").expect("it listens");
     }
@@ -107,12 +107,12 @@ pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
     Some(helper)
 }
 
-/// The test `client_process` as a process of nobody's.
+/// The test `client_process` as a process of user `nobody`.
 pub(crate) fn client(place: &Place, role: &str) -> Talker {
     Talker::start(command(place, role).uid(NOBODY).gid(NOBODY))
 }
 
-/// The same, not yet started, for any user.
+/// Like [`client`], but not yet started, and for any user.
 pub(crate) fn command(place: &Place, role: &str) -> Command {
     let mut command = Command::new(place.0.join("client"));
     command.args(["client::client_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);

@@ -110,7 +110,7 @@ fn mon_026_realloc_moves_by_mremap() {
         moved += u32::from(now != at);
         assert!(world.send(now, len * PAGE) == pattern(len * PAGE, 3 ^ 0x55), "what it held moved with it");
         if now != at {
-            // Somebody else's memory at the old address.
+            // Other memory at the old address.
             let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
             let old = at.next_multiple_of(PAGE);
             if call(libc::SYS_mmap, [old, 16 * PAGE, READ_WRITE, flags, u64::MAX, 0]).is_ok() {

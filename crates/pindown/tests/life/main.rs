@@ -1,5 +1,5 @@
-//! What programs do by the way: threads, forks, libraries, allocators, other processes. No transfer uses old pages, and
-//! the parent's cache goes on. Skipped with the reason where the programs cannot be loaded.
+//! What programs also do: threads, forks, libraries, allocators, other processes. No transfer uses old pages, and the
+//! parent's cache goes on. Skipped with the reason where the programs cannot be loaded.
 #![expect(unsafe_code, reason = "forks; each block states its own reason")]
 
 mod allocators;
@@ -23,7 +23,7 @@ fn inner_pages(at: u64, len: u64) -> (u64, u64) {
     (start, (at + len - start) / PAGE * PAGE)
 }
 
-/// Runs `work` in a forked child, and says what it answered.
+/// Runs `work` in a forked child, and returns its answer.
 fn forked(work: impl FnOnce() -> u8) -> u8 {
     // SAFETY: the child calls only what takes no lock that another thread of the test may have.
     let child = unsafe { libc::fork() };

@@ -75,7 +75,7 @@ fn io_uring_process() {
     let outcome = world.across(shared.start, shared.len, || submit(hole()));
     assert_eq!(outcome, Outcome::Renewed);
     assert_eq!(world.across(shared.start, shared.len, || submit(hole())), Outcome::Renewed);
-    // Nobody says when a worker has ended: nothing is kept any more, and every transfer is right.
+    // The kernel does not report when a worker has ended: nothing is kept any more, and every transfer is correct.
     let memory = Memory::new(4);
     let advice = || opcode::Madvise::new(address(memory.page(1)), PAGE as i64, libc::MADV_DONTNEED).build();
     assert_eq!(world.across(memory.start, memory.len, || submit(advice())), Outcome::Renewed);

@@ -20,7 +20,7 @@ fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
         let answer = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE);
         let refused = matches!(answer, Err(LookupError::Forked));
         let same = load_byte(memory.start) == pattern(1, 1)[0];
-        // What the child does to its own copy is not the parent's business.
+        // What the child does to its own copy does not affect the parent.
         call(libc::SYS_munmap, [memory.start, memory.len, 0, 0, 0, 0]).ok();
         u8::from(refused) | u8::from(same) << 1
     };
@@ -62,7 +62,7 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Closes the descriptors of this process whose names in /proc contain that; how many there were.
+/// Closes the descriptors of this process that have `name` in their names in /proc. Returns how many there were.
 fn close_all(name: &str) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").expect("is there").flatten();
     let named =

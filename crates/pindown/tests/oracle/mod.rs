@@ -1,6 +1,6 @@
-//! A registrar whose registrations tell the truth: io_uring's fixed buffers. The kernel pins their pages as it does for
-//! an RDMA adapter, and a transfer through a buffer reaches those pages, whatever lies at the address by now. So what a
-//! transfer carries, compared with what the processor sees at the address, shows a stale registration.
+//! A registrar that shows which pages a registration reaches: io_uring's fixed buffers. The kernel pins their pages as
+//! it does for an RDMA adapter, and a transfer through a buffer reaches those pages, whatever lies at the address by
+//! now. So what a transfer carries, compared with what the processor sees at the address, shows a stale registration.
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(unsafe_code, reason = "io_uring, mappings and raw system calls; each block states its own reason")]
 
@@ -21,7 +21,7 @@ const NO_FILE: u64 = u64::MAX;
 /// Buffers that the ring can hold.
 const BUFFERS: u32 = 4096;
 
-/// A system call as it is, past the C library; what it returned, or the error.
+/// A raw system call, without the C library. Returns its result, or the error.
 pub(crate) fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the tests pass memory that they made for this, and calls that the program survives.
@@ -29,12 +29,12 @@ pub(crate) fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     if answer == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(answer as u64) }
 }
 
-/// As [`call`], which must succeed.
+/// Like [`call`], but must succeed.
 pub(crate) fn must(number: c_long, arguments: [u64; 6]) -> u64 {
     call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
 }
 
-/// As [`must`], for what it does.
+/// Like [`must`], but without a result.
 pub(crate) fn done(number: c_long, arguments: [u64; 6]) {
     must(number, arguments);
 }
@@ -49,7 +49,7 @@ pub(crate) fn map_at(at: u64, len: u64, flags: i32, fd: u64, offset: u64) {
     assert_eq!(must(libc::SYS_mmap, [at, len, READ_WRITE, flags, fd, offset]), at);
 }
 
-/// As [`map_at`], of no file.
+/// Like [`map_at`], but without a file.
 pub(crate) fn map_anew(at: u64, len: u64) {
     map_at(at, len, ANONYMOUS, NO_FILE, 0);
 }
@@ -65,7 +65,7 @@ pub(crate) fn memfd(len: u64) -> u64 {
     fd
 }
 
-/// Addresses that nobody has had before, far below those that the kernel chooses: what another thread of the harness
+/// Addresses that were never used before, far below those that the kernel chooses: what another thread of the harness
 /// maps meanwhile never lands in a hole that a test makes there and closes again.
 pub(crate) fn far_addresses(len: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(64 << 30);
@@ -231,7 +231,7 @@ impl Registrar for Oracle {
     }
 }
 
-/// One test at a time: the address space is everybody's.
+/// One test at a time: all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -334,7 +334,7 @@ impl World {
         };
         self.lane.end(old);
         self.lane.end(new);
-        // The memory's next change is nobody's business any more.
+        // The memory's next change does not matter any more.
         self.cache.flush();
         self.cache.sweep();
         assert_eq!(self.oracle.registered(), 0, "what nobody uses is unpinned");
@@ -342,7 +342,7 @@ impl World {
     }
 }
 
-/// Runs an ignored test of this program in a process of its own, and says what it printed. It must succeed.
+/// Runs an ignored test of this program in a process of its own, and returns what it printed. It must succeed.
 pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);

@@ -112,7 +112,7 @@ fn rcache_027_mon_040_mon_041_they_are_the_applications_to_close() {
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), memory.pinned.load(Ordering::Relaxed));
 }
 
-/// A registrar whose keys have all of their 64 bits.
+/// A registrar with keys that use all 64 bits.
 struct Wide;
 
 impl Wide {

@@ -46,7 +46,7 @@ fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
     assert!(is_pinned(&last) && !lane.is_idle(), "the second still holds it");
     lane.end(last);
     assert!(lane.is_idle());
-    // A miss lets it go by the way.
+    // A miss also unpins it.
     let _ = key(&lane, pages(5000, 1), READ);
     assert_eq!(cache.stats().retired, 0);
 }

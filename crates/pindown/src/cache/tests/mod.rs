@@ -1,4 +1,4 @@
-//! The cache with a registrar that counts, and a monitor that says what the test tells it to.
+//! The cache with a registrar that counts, and a monitor that reports what the test requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -283,7 +283,8 @@ fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
 
 #[test]
 fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
-    // Whoever answers for all memory and then tells nothing has the mode that never deregisters. Nobody gets it unasked.
+    // An application that answers for all memory and then reports nothing has the mode that never deregisters. It is
+    // never the default.
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let keys = Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ)));

@@ -1,10 +1,11 @@
-//! How the kernel's programs wake those who wait: a ring buffer in which one record says that something changed.
+//! The bell by which the kernel's programs wake waiting threads: a ring buffer in which one record means that something
+//! changed.
 //!
-//! *An emptied ring says that somebody waits.* The ring's reader, a client, writes how far it has read; whoever is about to
-//! wait says "all". A program that reports a change puts a record into the ring if it is empty, which wakes everybody who
-//! polls its descriptor, and does nothing if it is not. So after one record that nobody takes, a change costs a look at
-//! two numbers, and a client that dies or sleeps is no matter. A client can write nothing but its own place in its own
-//! ring.
+//! *An empty ring means that a thread waits.* The ring's reader, a client, writes how far it has read; a thread that is about
+//! to wait sets that position to the end. A program that reports a change puts a record into the ring if it is empty, which
+//! wakes all threads that poll its descriptor, and does nothing if it is not. So after one record that no thread reads, a
+//! change costs a look at two numbers, and a client that dies or sleeps does no harm. A client can write only its own position
+//! in its own place in its own ring.
 #![expect(unsafe_code, reason = "maps two words that the kernel shares; each block states its own reason")]
 
 use std::io;
@@ -45,7 +46,7 @@ impl RingBell {
         Ok(Self { ring, read, written })
     }
 
-    /// Bytes ever written: a multiple of how often it was rung.
+    /// Bytes ever written: proportional to how often it was rung.
     pub(super) fn rung(&self) -> u64 {
         // SAFETY: mapped and aligned while `self` is; the kernel writes it atomically.
         unsafe { self.written.as_ref() }.load(Ordering::Acquire)
@@ -77,7 +78,7 @@ impl Bell for RingBell {
     }
 
     fn leave(&self) {
-        // The next change rings once, for nobody.
+        // The next change rings once, though no thread waits.
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -87,7 +88,8 @@ impl Bell for RingBell {
     fn silence(&self) {
         // SAFETY: mapped and aligned while `self` is; the kernel reads it atomically.
         let read = unsafe { self.read.as_ref() };
-        // Never back behind what another waiter has read: the ring would seem to be rung, and not wake it.
+        // Never moves the position back behind what another waiter has read: the ring would then not be empty, and
+        // would not wake that waiter.
         read.fetch_max(self.rung(), Ordering::SeqCst);
         // A program moves the journal's head before it looks here.
         fence(Ordering::SeqCst);

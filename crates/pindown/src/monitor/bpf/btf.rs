@@ -1,4 +1,4 @@
-//! What the running kernel says of its own tracepoints: whether each is there, and with which arguments.
+//! Reads the running kernel's description of its tracepoints: whether each exists, and with which arguments.
 //!
 //! The loader finds offsets by itself; it does not notice that an argument was inserted. So each tracepoint's arguments
 //! are compared here with those that are known, and nothing is loaded if one differs.

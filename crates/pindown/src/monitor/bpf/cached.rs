@@ -11,11 +11,11 @@ use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched};
 use crate::range::Range;
 
-/// Lives as long as the process, for hits read its page by a plain reference. A fork loads its own, and so does a process whose last one
-/// has ended.
+/// Lives as long as the process, since hits read its page by a plain reference. A fork loads its own, and so does a process after its last
+/// one has ended.
 static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
 
-/// Misses between two looks whether programs were skipped.
+/// Misses between two checks for skipped programs.
 const LOOK_EVERY: u32 = 256;
 
 /// The monitor.
@@ -55,14 +55,15 @@ impl Monitor for BpfMonitor {
     }
 
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
-        // Of two who count at once one may not be counted, but none goes past the number at which somebody looks.
+        // If two threads count at once, one of the two misses may not be counted, but no number at which the programs
+        // are checked is skipped.
         let misses = self.misses.load(Ordering::Relaxed);
         self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
         if misses.is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {
             self.reports.end();
             return Err(Refusal::MonitorEnded);
         }
-        // Of private anonymous memory the records tell every change.
+        // The records report every change of private anonymous memory.
         let now = Since::now(self.reports.page().journal());
         if self.reports.page().has_ended() {
             return Err(Refusal::MonitorEnded);

@@ -18,19 +18,20 @@ use super::wire::{self, Message};
 
 /// How long the helper may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No process has memory from here on, up to where bits of an address may be a tag.
+/// Addresses at which no process has memory: up to where bits of an address may be a tag.
 pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 
 /// A connection to the helper.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: OwnedFd,
-    /// What tells the socket from another one under the same number.
+    /// Distinguishes the socket from another file under the same number.
     inode: u64,
 }
 
 impl Client {
-    /// A connection, what is reported and how it wakes those who wait; and the descriptors that keep the programs attached.
+    /// Connects to the helper. Returns the connection, the page of reports, the bell that wakes waiting threads, and the
+    /// descriptors that keep the programs attached.
     pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell, Vec<OwnedFd>), Unavailable> {
         let nobody =
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
@@ -67,7 +68,7 @@ impl Client {
     }
 
     fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
-        // The program may have closed it, and have opened something else there.
+        // The program may have closed the socket, and have opened another file under its number.
         if fstat(&self.socket).is_ok_and(|found| found.st_ino != self.inode) {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -103,12 +104,12 @@ impl Client {
 
 /// The challenge: a call that changes nothing, since nothing is there, and that the programs report.
 fn protect_nothing(start: u64, len: u64) {
-    // SAFETY: nobody has memory in NOBODYS, where the caller has seen the range to lie.
+    // SAFETY: no process has memory in NOBODYS, and the caller has checked that the range lies there.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };
 }
 
-/// Returns when every change has ended that some thread was making under the lock of the address space. It also tells the
-/// programs where the break is.
+/// Waits until every change has ended that some thread was making under the lock of the address space. Also informs the
+/// programs of the current break.
 pub(super) fn wait_for_older_changes() {
     // SAFETY: a break below the heap's beginning is refused, after the lock was taken.
     unsafe { libc::syscall(libc::SYS_brk, 0) };

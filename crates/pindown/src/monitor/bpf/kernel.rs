@@ -31,11 +31,11 @@ const VM_HUGETLB: u64 = 0x40_0000;
 
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// File systems of this machine, whose files change by nothing but system calls here: ext4, XFS, Btrfs, F2FS, ramfs,
-/// EROFS, SquashFS. A private mapping of another one's file may be truncated by a server.
+/// Local file systems. Their files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
+/// SquashFS. A private mapping of a file on another file system may be truncated by a server.
 const LOCAL: [u64; 8] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x8584_58f6, 0xe0f5_e1e2, 0x7371_7368, TMPFS];
 
-/// What `identify` answered: `struct question` in bpf/page.h.
+/// The answer of `identify`: `struct question` in bpf/page.h.
 #[derive(Clone, Copy, Debug)]
 struct Answer([u64; ANSWER]);
 
@@ -76,7 +76,8 @@ struct Watched {
 /// A file: device and number.
 pub(super) type Inode = (u64, u64);
 
-/// Names an address space that is reported on, from [`Kernel::admit`] on. No other is ever given the same.
+/// Identifies an address space that is reported on, from [`Kernel::admit`] on. Never used again for another address
+/// space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SpaceId(u64);
 
@@ -114,7 +115,7 @@ pub(super) struct Kernel {
     inodes: HashMap<Inode, usize>,
 }
 
-/// What is known of a process at a moment.
+/// The state of a process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     /// The pointer to its address space, which leaves this process in no message.
@@ -160,7 +161,8 @@ impl Kernel {
         Ok(Self::with(load::load()?))
     }
 
-    /// As [`Self::load`], with a thread that publishes pages: [`Self::admit`] does not wait for the kernel.
+    /// Like [`Self::load`], but with a thread that publishes pages, so that [`Self::admit`] does not wait for the
+    /// kernel.
     pub(super) fn load_for_others() -> Result<Self, Unavailable> {
         let (loaded, maps) = load::load()?;
         let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
@@ -190,17 +192,18 @@ impl Kernel {
         self.spaces.get(&space).map_or(Published::Refused, |space| space.progress.get())
     }
 
-    /// What keeps the programs attached: reports go on while anybody has these.
+    /// The descriptors that keep the programs attached: reports go on while any process has them open.
     pub(super) fn links(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.loaded.links.iter().map(AsFd::as_fd)
     }
 
-    /// The same, for who holds them where nobody else can close them.
+    /// Takes the descriptors of [`Self::links`], for an owner that keeps them where no other code can close them.
     pub(super) fn take_links(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.loaded.links)
     }
 
-    /// Whether all that it asks and tells the kernel by is open: a program may have closed it, and have opened something else there.
+    /// Returns whether all descriptors through which it queries and controls the kernel are open: the program may have closed one, and have
+    /// opened another file under its number.
     pub(super) fn is_open(&self) -> bool {
         self.loaded.is_open()
     }
@@ -251,8 +254,8 @@ impl Kernel {
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
-    /// Begins to report on the address space of a process, which was seen to have none; the programs know it once
-    /// [`Self::progress`] says so. `charge` is what it costs its user.
+    /// Begins to report on the address space of a process, which was seen to have no page yet; the programs know the
+    /// page once [`Self::progress`] returns `Done`. `charge` is what the page costs its user.
     ///
     /// The pointer may have become another space's before this: the caller must find the process in the space once more
     /// ([`Self::space_of`]) before it gives the page away.
@@ -266,7 +269,7 @@ impl Kernel {
         let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
         let mut name = [0; 8];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty()).map_err(|_| Denial::Kernel)?;
-        // 0 is no page's: threads have it while they are in no call.
+        // 0 names no page: it stands for a thread that is in no call.
         let name = u64::from_ne_bytes(name).max(1);
         let mut first = vec![0_u8; page::SIZE];
         for (index, word) in [(page::LAYOUT, page::SALT), (page::NAME, name)] {
@@ -299,7 +302,7 @@ impl Kernel {
         self.starts() && who.beginning != 0
     }
 
-    /// Has the page of a space used though a process in it was never quiet ([`Self::is_quiet`]).
+    /// Allows the page of a space to be used although a process in it was never quiet ([`Self::is_quiet`]).
     ///
     /// # Errors
     /// [`Denial::NeverQuiet`] for a call, which has to end first. What workers do can be distrusted.
@@ -332,7 +335,7 @@ impl Kernel {
         self.spaces.get(&space).map(|space| space.bell.as_fd())
     }
 
-    /// Looks up which process `process` names, and its mapping at the beginning of `range`.
+    /// Looks up the process that `process` names, and its mapping at the beginning of `range`.
     pub(super) fn mapping(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> Result<Mapping, Unwatchable> {
         let sensible = range.start != 0 && range.start < range.end;
         let asked = if sensible { range.clone() } else { 0..0 };
@@ -348,8 +351,8 @@ impl Kernel {
         Ok(Mapping { identity, refused, answer })
     }
 
-    /// Has the pages of `range` watched, of which the space's process wants to pin some. `None`: the records tell all there
-    /// is to know. `charge` is asked for what the subscription costs its user.
+    /// Watches the pages of `range`, of which the space's process wants to pin some. Returns `None` if the records report every
+    /// change of them. `charge` is called to charge the user for a subscription.
     pub(super) fn watch(
         &mut self,
         space: SpaceId,
@@ -368,15 +371,15 @@ impl Kernel {
         match (magic, answer.is(VM_MAYSHARE)) {
             // No file: anonymous memory.
             (0, false) => Ok(None),
-            // A device, though its name lies in /dev, which is a tmpfs: its driver takes pages as it likes.
+            // A device, though its name lies in /dev, which is a tmpfs: its driver may take pages at any time.
             (TMPFS, _) if answer.0[Answer::REGULAR] != 1 => Err(Unwatchable::FileSystem),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
             (TMPFS | HUGETLBFS, true) => {
                 self.subscribe(space, (answer.0[Answer::DEV], answer.0[Answer::INO]), charge).map(Some)
             }
             (_, true) => Err(Unwatchable::FileSystem),
-            // Its pages come and go without a word. Of a mapping without a name, too: /proc/PID/map_files leads to its file, which another
-            // process may cut.
+            // Its pages are added and removed without a report. So are those of a mapping without a name: /proc/PID/map_files leads to its
+            // file, which another process may truncate.
             (HUGETLBFS, false) => Err(Unwatchable::PrivateHuge),
             (_, false) if answer.is(VM_HUGETLB) => Err(Unwatchable::PrivateHuge),
             (magic, false) if LOCAL.contains(&magic) => Ok(None),
@@ -437,11 +440,11 @@ impl Kernel {
             }
         }
         self.inodes.remove(&inode);
-        // It may not be there, which is what is wanted.
+        // If it is not there, there is nothing to delete.
         sys::delete(self.loaded.inodes.as_fd(), &inode_key(inode)).ok();
     }
 
-    /// What concerns an address space as a whole.
+    /// Sends a command that concerns an address space as a whole.
     fn tell(&self, what: u64, mm: u64) -> bool {
         sys::run(self.loaded.control.as_fd(), &[what, mm, 0, 0, 0]).is_ok_and(|answer| answer == 1)
     }
@@ -458,8 +461,8 @@ impl Kernel {
         }
     }
 
-    /// Marks the pages as ended and stops to report. A space whose page has no mark yet may be in use: a cache that
-    /// keeps something sees the mark and drops it.
+    /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache that keeps
+    /// something sees the mark and drops it.
     pub(super) fn end(&mut self, which: &[SpaceId]) {
         let ended: Vec<Space> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
         if ended.is_empty() {
@@ -481,7 +484,8 @@ impl Kernel {
                     self.forget(watched.inode, 1);
                 }
             }
-            // What no process has used is charged until it is gone, so nobody makes more of it than the limit.
+            // A page that no process has used stays charged until it is gone, so that no user can make more of them
+            // than the limit allows.
             let charge = if space.used { None } else { space.charge };
             takes.push(Take { mm: space.mm, name: space.name, _charge: charge });
         }
@@ -493,7 +497,7 @@ impl Kernel {
         self.end(&self.spaces.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Removes the spaces whose pages the programs have marked as ended. Returns them.
+    /// Removes the spaces with pages that the programs have marked as ended. Returns them.
     pub(super) fn sweep(&mut self) -> Vec<SpaceId> {
         let ended = |(&id, space): (&SpaceId, &Space)| space.page.has_ended().then_some(id);
         let ended: Vec<SpaceId> = self.spaces.iter().filter_map(ended).collect();

@@ -1,8 +1,9 @@
-//! The helper's socket, where anybody may connect.
+//! The helper's socket, to which every user may connect.
 //!
-//! It is never open wider than it is to be. The kernel makes the file with the socket's own mode less the umask, so the
-//! mode is set before there is a file, and the rest of it after; nobody can connect before the socket listens. What is at
-//! the path is followed by no link, and replaced only if it is a socket: the place may be another user's.
+//! Its permissions are never wider than intended. The kernel makes the file with the socket's own mode less the umask,
+//! so the mode is set before there is a file, and the rest of it after; no client can connect before the socket
+//! listens. At the path no link is followed, and a file is replaced only if it is a socket: the directory may be
+//! another user's.
 
 use std::fs;
 use std::io;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-/// Everybody may connect, which takes the right to write.
+/// Every user may connect, which takes the right to write.
 const EVERYBODY: u32 = 0o666;
 
 /// The file that leads to a socket.
@@ -45,14 +46,14 @@ impl Drop for Name {
     }
 }
 
-/// Connections that wait to be accepted; whoever connects then waits too, in turn. A crowd of strangers delays another user by no more than
+/// Connections that wait to be accepted; further clients wait in connect(2). Many clients of other users delay a user by no more than
 /// the answers to so many; the system lets 4,096 wait (net.core.somaxconn).
 const WAITING: i32 = 128;
 
 /// Listens at `path`.
 ///
 /// # Errors
-/// `AddrInUse` if somebody listens there; `AlreadyExists` if something lies there that is no socket.
+/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is a file that is not a socket.
 pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     let make =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
@@ -74,7 +75,8 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
         fs::remove_file(path)?;
         bind(&listener, &address)?;
     }
-    // What the umask took. Of a link that somebody has put there meanwhile, the link is opened, and is no socket.
+    // Restores what the umask removed. If the path was replaced by a link meanwhile, the link itself is opened, and is
+    // not a socket.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(io::Error::other(format!("{} was replaced", path.display())));

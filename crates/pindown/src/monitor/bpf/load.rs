@@ -108,13 +108,13 @@ pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
     load_object(OBJECT, check()?)
 }
 
-/// The same without the programs that report when calls begin; `None` where none of those is needed.
+/// Like [`load`], but without the programs that report when calls begin; `None` where none of those is needed.
 pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
     let hooks = check()?;
     hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
 }
 
-/// As [`load`], from this object.
+/// Like [`load`], but from this object.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
     // The loader has no type for task storage, which the programs alone use.

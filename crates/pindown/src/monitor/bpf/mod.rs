@@ -1,21 +1,21 @@
-//! The kernel tier: small programs at the kernel's own tracepoints tell which addresses changed.
+//! The kernel tier: small programs at the kernel's own tracepoints report which addresses changed.
 //!
 //! Every kind of memory that can be pinned is covered, changes by other processes (truncation of a shared file) and by
 //! io_uring's workers included. No call of the program is slowed by waiting, none fails, none is intercepted.
 //!
-//! # Who loads the programs
-//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads them for itself ([`Monitor::in_process`]);
-//! others ask `pindown-helper` ([`Monitor::from_helper`]), which has loaded them once for everybody. It passes a page
-//! that only the kernel writes, a ring that wakes whoever waits for reports, and the descriptors that keep the programs attached: reports go on when the helper dies.
-//! What is lost then is the watching of further shared mappings, and the check for skipped programs.
+//! # Loading the programs
+//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads them for itself ([`Monitor::in_process`]); others ask
+//! `pindown-helper` ([`Monitor::from_helper`]), which has loaded them once for all processes. The helper passes a page that only the
+//! kernel writes, a ring that wakes threads that wait for reports, and the descriptors that keep the programs attached: reports go on
+//! when the helper dies. What is lost then is the watching of further shared mappings, and the check for skipped programs.
 //!
 //! # What a client of the helper may learn and disturb
-//! Of other processes and users a client learns nothing, but that a limit of all users together was reached (also that of one file's
+//! A client learns nothing of other processes and users, except that a limit of all users together was reached (also that of one file's
 //! watchers, for a file that it may write), and how long its own requests take:
 //! * Its page reports its own address space. Each request is that of the process which sent it, named by a pidfd (SCM_PIDFD).
 //!   The helper refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program),
-//!   and wants a harmless system call with random arguments, which has to show in that very page: the sender must be running in
-//!   the address space that is reported.
+//!   and demands a harmless system call with random arguments, which must be reported in that page: the sender must be running
+//!   in the address space that is reported.
 //! * The programs end the page when its address space ends, by exit or exec, before the kernel can use its mm_struct again. So a
 //!   page that was kept shows nothing of the next address space, also when there is no helper any more.
 //! * A page names its ring by a random number, and holds no other number of the helper's: not how many clients there are.
@@ -23,7 +23,7 @@
 //! * Inodes are named by an address in the client's own memory, and only shared mappings that it may write are accepted:
 //!   it learns how many pages left the page cache of a file that it could truncate itself.
 //! * A socket that is passed on, or kept over exec, is of no use: requests from another address space end the connection.
-//! * A client trusts a helper of root's or of its own user's, and no other.
+//! * A client trusts only a helper that runs as root or as the client's own user.
 //!
 //! What a client takes is limited for its user: connections, address spaces, and watched files ([`Limits`]); of the 64 address spaces that may
 //! watch one file a user has 32. Threads take nothing that is shared: what is noted of a thread lies with the thread. A message with
@@ -80,13 +80,13 @@ use client::Client;
 use kernel::{Kernel, SpaceId};
 use publish::Published;
 
-/// Where the helper listens unless told otherwise.
+/// The path at which the helper listens by default.
 pub const SOCKET: &str = "/run/pindown.sock";
 
-/// What a range needs besides the records.
+/// What is needed besides the records to watch a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Nothing: the records tell of every change.
+    /// Nothing: the records report every change.
     Records,
     /// An entry is valid while [`Page::inode`] of this slot is what it was before pinning.
     /// [`Monitor::unwatch`] gives the slot back, once for each [`Monitor::watch`].
@@ -146,7 +146,8 @@ impl Monitor {
     /// From a helper, without any privilege.
     ///
     /// # Errors
-    /// [`Unavailable::NoHelper`] if nobody listens there; others say why the helper cannot be trusted or refused.
+    /// [`Unavailable::NoHelper`] if no process listens there; the other errors give the reason why the helper is not
+    /// trusted, or why it refused.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
         let (client, page, bell, links) = Client::connect(socket)?;
         let keeper = Keeper::hold(links).map_err(load::refused("a thread that keeps it attached"))?;
@@ -176,20 +177,21 @@ impl Monitor {
         }
     }
 
-    /// What is reported.
+    /// The page of reports.
     #[inline]
     #[must_use]
     pub fn page(&self) -> &Page {
         &self.page
     }
 
-    /// What wakes those who wait for reports.
+    /// The bell that wakes threads that wait for reports.
     pub(crate) fn bell(&self) -> &RingBell {
         &self.bell
     }
 
-    /// Waits until something is reported after `seen`, a [`Page::head`] of earlier, or the time is up: whether something
-    /// was, or a watched inode lost pages. Of several threads that wait at least one is woken.
+    /// Waits until something is reported after `seen`, a [`Page::head`] read earlier, or the timeout has passed.
+    /// Returns whether something was reported, or a watched inode lost pages. Of several threads that wait at least one
+    /// is woken.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -203,7 +205,7 @@ impl Monitor {
         Ok(poll(&mut fds, Some(&timeout))? != 0)
     }
 
-    /// Has everything watched that can change under the addresses `range`: to be called before each pinning.
+    /// Starts to watch everything that can change under the addresses `range`: to be called before each pinning.
     ///
     /// # Errors
     /// Why it cannot be watched: pin it for one use.
@@ -223,7 +225,7 @@ impl Monitor {
         Ok(slot.map_or(Watch::Records, Watch::Inode))
     }
 
-    /// Gives back what one [`Self::watch`] gave.
+    /// Releases the slot that one [`Self::watch`] returned.
     pub fn unwatch(&self, slot: Slot) {
         if !self.is_here() {
             return;
@@ -254,7 +256,7 @@ impl Monitor {
 }
 
 /// The programs without those that report when calls begin, attached and reporting on this process: to measure what the others cost by
-/// themselves, which is what the monitor costs on kernels that free page tables late. It tells nobody anything, so no cache can go by it.
+/// themselves, which is what the monitor costs on kernels that free page tables late. It delivers no reports, so no cache can use it.
 #[derive(Debug)]
 pub struct RecordsAlone {
     _attached: Box<Kernel>,
@@ -276,7 +278,7 @@ impl RecordsAlone {
 /// How long a call, or a request of io_uring, that began before the page was there may take to end.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Has the programs report on this process: it, and its address space.
+/// Has the programs report on this process. Returns a pidfd of the process, and its address space.
 fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
     let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);

@@ -20,9 +20,9 @@ pub const SLOTS: usize = journal::page::INODES;
 
 /// Bytes of a page as the kernel keeps it: nine pages of memory.
 pub(super) const SIZE: usize = size_of::<journal::Page>();
-/// Index of the word that says the layout.
+/// Index of the word that identifies the layout.
 pub(super) const LAYOUT: usize = 11;
-/// Index of the word that names the page, and the ring that wakes those who wait.
+/// Index of the word that names the page, and the ring that wakes waiting threads.
 pub(super) const NAME: usize = 12;
 
 /// A change of the address space, as a cache has to know it.
@@ -67,13 +67,14 @@ impl Page {
     /// The page itself.
     #[inline]
     pub(crate) fn journal(&self) -> &journal::Page {
-        // SAFETY: mapped and aligned while `self` is; whoever writes it does so atomically, and so it is read. It cannot be written here:
-        // its words are loaded and nothing else. Of loads from such memory std::sync::atomic vouches for relaxed ones of a word; that
+        // SAFETY: mapped and aligned while `self` is; all writers write it atomically, and it is read atomically. It cannot be written
+        // here: its words are loaded and nothing else. Of loads from such memory std::sync::atomic vouches for relaxed ones of a word; that
         // acquiring ones are no more than a load (and an order) is relied upon: on x86-64 it is the same instruction.
         unsafe { self.base.as_ref() }
     }
 
-    /// Ends the page for this process, whatever the kernel writes to it from here on: a page that says so takes its place, at one blow.
+    /// Ends the page for this process, whatever the kernel writes to it from here on: a page that is marked as ended replaces it in one
+    /// step.
     ///
     /// # Errors
     /// No memory, or too many mappings.
@@ -88,10 +89,10 @@ impl Page {
         // SAFETY: as many bytes, aligned for a page, of this function alone.
         unsafe { new.cast::<journal::Page>().write(*last) };
         // SAFETY: the mapping at `base` is this value's, and is read by atomic loads alone, which find the old words or the new ones; the new
-        // mapping is nobody else's.
+        // mapping is this function's alone.
         let moved = unsafe { mremap_fixed(new, SIZE, SIZE, MremapFlags::MAYMOVE, self.base.as_ptr().cast()) };
         if let Err(why) = moved {
-            // SAFETY: mapped above, and still nobody else's.
+            // SAFETY: mapped above, and still this function's alone.
             unsafe { munmap(new, SIZE) }?;
             return Err(why.into());
         }
@@ -105,8 +106,8 @@ impl Page {
         self.journal().head.load(Ordering::Acquire)
     }
 
-    /// Whether a change has begun of which nothing will be said when it ends, or the process has ended: what is pinned
-    /// now may be used once and not be kept.
+    /// Whether a change has begun that will not be reported when it ends, or the reports have ended: what is pinned now
+    /// may be used once and not be kept.
     #[inline]
     #[must_use]
     pub fn busy(&self) -> bool {
@@ -131,7 +132,7 @@ impl Page {
     #[must_use]
     pub fn drain(&self, seen: u64) -> Drain<'_> {
         let head = self.head();
-        // A position from the future is a fault of the caller's: everything is right then, too.
+        // A position from the future is an error of the caller: "everything" is correct then, too.
         let lost = head.wrapping_sub(seen) > RECORDS as u64;
         Drain { page: self, at: seen, head, lost, over: false }
     }
@@ -169,7 +170,7 @@ impl Slot {
     }
 }
 
-/// Changes in the order they happened. Ends after [`Change::Everything`], which says all that is left to say.
+/// Changes in the order they happened. Ends after [`Change::Everything`], which includes all later changes.
 #[derive(Debug)]
 pub struct Drain<'a> {
     page: &'a Page,

@@ -89,7 +89,7 @@ pub(super) enum Publisher {
 }
 
 impl Publisher {
-    /// Has a thread make the changes from now on.
+    /// Starts a thread that makes the changes from now on.
     pub(super) fn aside(maps: Maps) -> io::Result<Self> {
         let published = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (jobs, queue) = mpsc::channel();
@@ -108,7 +108,7 @@ impl Publisher {
 
     pub(super) fn clear(&self) {
         if let Self::Aside { published, .. } = self {
-            // An error says that nothing was published since.
+            // An error means that nothing was published since.
             rustix::io::read(published, &mut [0_u8; 8][..]).ok();
         }
     }
@@ -143,8 +143,8 @@ fn work(maps: &Maps, queue: &Receiver<Job>, published: &OwnedFd) {
         for job in std::iter::once(first).chain(queue.try_iter()) {
             match job {
                 Job::Put(put) => _ = puts.insert(put.name, put),
-                // Of a page that is not there yet nothing is left to do. So what is to be taken was put earlier, and taking
-                // it before the others are put keeps the order for each address space.
+                // A page that is not there yet needs no further work. So what is to be taken was put earlier, and taking it
+                // before the others are put keeps the order for each address space.
                 Job::Take(take) => match puts.remove(&take.name) {
                     Some(_) => dropped.push(take),
                     None => takes.push(take),
@@ -183,7 +183,7 @@ fn take_all(maps: &Maps, takes: &[Take]) {
     for (map, keys) in [(&maps.pages, keys(|take| take.mm)), (&maps.bells, keys(|take| take.name))] {
         if !keys.is_empty() && sys::delete_all(map.as_fd(), &keys).is_err() {
             for key in keys {
-                // One that is not there is what is wanted.
+                // If it is not there, there is nothing to delete.
                 sys::delete(map.as_fd(), &key.to_ne_bytes()).ok();
             }
         }

@@ -1,4 +1,4 @@
-//! What each user of the helper may have of one kind: connections, address spaces, watched files.
+//! Limits of what each user of the helper may have of one kind: connections, address spaces, watched files.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -23,7 +23,7 @@ pub(super) enum Reached {
     Total,
 }
 
-/// One that was taken. It is given back when this is dropped, on whichever thread.
+/// One unit of a quota. It is given back when this is dropped, on any thread.
 #[derive(Debug)]
 pub(super) struct Charge([Arc<AtomicUsize>; 2]);
 

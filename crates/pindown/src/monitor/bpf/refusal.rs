@@ -26,7 +26,7 @@ pub enum Unavailable {
     HookArguments {
         /// Its name.
         hook: &'static str,
-        /// What the kernel says they are.
+        /// The arguments that the kernel describes.
         found: String,
     },
     /// Preemption inside the hooks would break the order of reports.
@@ -38,9 +38,9 @@ pub enum Unavailable {
     /// The kernel refused a program or a map.
     #[error("the kernel refused {what}: {why}")]
     Refused {
-        /// What was asked of it.
+        /// The request.
         what: &'static str,
-        /// What it, or the loader, said.
+        /// The kernel's error, or the loader's.
         why: String,
     },
     /// A program was skipped, so a change may have gone unreported.
@@ -49,27 +49,27 @@ pub enum Unavailable {
     /// The program has closed descriptors of the monitor.
     #[error("descriptors of the monitor were closed: reports may be missing")]
     Closed,
-    /// Nobody answers at the helper's socket.
+    /// No process answers at the helper's socket.
     #[error("no helper at {path}: {why}")]
     NoHelper {
         /// The socket.
         path: String,
-        /// What connecting said.
+        /// The error of connecting.
         why: io::Error,
     },
-    /// The process behind the socket is somebody else's.
+    /// The process behind the socket runs as another user, and not as root.
     #[error("the helper runs as user {0}, neither root nor this process's user")]
     ForeignHelper(u32),
-    /// The helper said no.
+    /// The helper refused.
     #[error("the helper refused: {0}")]
     Denied(Denial),
-    /// The helper is gone, or answered with something that is no answer.
+    /// The helper is gone, or sent an invalid answer.
     #[error("the helper does not answer: {0}")]
     Helper(io::Error),
 }
 
 impl Unavailable {
-    /// An errno that says it, positive.
+    /// The errno that stands for it, positive.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -89,7 +89,7 @@ impl Unavailable {
     }
 }
 
-/// Why the helper does not serve a client. The number is what travels.
+/// Why the helper does not serve a client. The number is sent over the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
 #[non_exhaustive]
@@ -109,7 +109,7 @@ pub enum Denial {
     /// It runs with privileges that its user does not have, or hides its memory from its user.
     #[error("the process is not dumpable, or changed its user")]
     NotTheUsers = 5,
-    /// It did not do what was asked in time.
+    /// It did not meet the challenge in time.
     #[error("the challenge was not met")]
     Challenge = 6,
     /// The limit of one user's connections.
@@ -133,7 +133,7 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// An errno that says it, positive.
+    /// The errno that stands for it, positive.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -151,7 +151,7 @@ impl Denial {
     }
 }
 
-/// Why memory cannot be watched: pin it for one use. The number is what travels.
+/// Why memory cannot be watched: pin it for one use. The number is sent over the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
 #[non_exhaustive]
@@ -162,10 +162,11 @@ pub enum Unwatchable {
     /// It lies in more than one mapping.
     #[error("it lies in several mappings")]
     SeveralMappings = 2,
-    /// A shared mapping that cannot be made writable: no such memory can be pinned, and its file's changes are not ours.
+    /// A shared mapping that cannot be made writable: no such memory can be pinned, and changes of its file are not
+    /// watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
-    /// A file of a kind whose changes show in no hook (network file systems, devices).
+    /// A file of a kind that changes without a call of any hook (network file systems, devices).
     #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
     /// A private mapping of huge pages: another process can take them away without any trace, by their file, which a mapping without a name
@@ -187,7 +188,7 @@ pub enum Unwatchable {
 }
 
 impl Unwatchable {
-    /// An errno that says it, positive.
+    /// The errno that stands for it, positive.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

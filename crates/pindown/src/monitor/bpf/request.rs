@@ -1,13 +1,14 @@
 //! Requests as the helper receives them: a message, and the process that sent it.
 //!
 //! The kernel names the sender of each message by a pidfd (SO_PASSPIDFD, Linux 6.5), which no later process can have. A socket
-//! outlives exec and fork and can be passed on, so what the peer was when it connected says nothing about a request.
+//! outlives exec and fork and can be passed on, so the identity of the peer when it connected does not apply to a
+//! request.
 //!
 //! # Descriptors from strangers
-//! Closing the last copy of a descriptor may take as long as its maker likes (a socket with SO_LINGER, a file of FUSE). It makes no
-//! difference whether the receiver has room for it: what it has no room for, or leaves in the queue, is closed in its own context,
-//! too. So the helper has the kernel refuse such messages at their sender (SO_PASSRIGHTS, Linux 6.16). Where that does not
-//! exist it takes all descriptors that come and closes them, and every connection, on a thread of their own ([`Aside`]).
+//! Closing the last copy of a descriptor may take as long as its creator chooses (a socket with SO_LINGER, a file of FUSE). It makes no
+//! difference whether the receiver has room for it: what it has no room for, or leaves in the queue, is closed in its own context, too. So
+//! the helper has the kernel refuse such messages at their sender (SO_PASSRIGHTS, Linux 6.16). Where that does not exist it takes all
+//! descriptors that come and closes them, and every connection, on a thread of their own ([`Aside`]).
 #![expect(
     unsafe_code,
     reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
@@ -30,14 +31,14 @@ const SCM_PIDFD: libc::c_int = 4;
 /// Descriptors that one message can carry at most: SCM_MAX_FD of the kernel's.
 pub(super) const STRANGERS: usize = 253;
 
-/// What came in.
+/// A received request.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// `None` if it is no message of the protocol.
+    /// `None` if the bytes are not a message of the protocol.
     pub(super) message: Option<Message>,
-    /// The process that sent it: `None` if the kernel cannot tell, or the process has been reaped.
+    /// The process that sent it: `None` if the kernel cannot name it, or the process has been reaped.
     pub(super) sender: Option<OwnedFd>,
-    /// Descriptors that nobody asked for.
+    /// Descriptors that were sent although no message of the protocol carries any to the helper.
     pub(super) strangers: Vec<OwnedFd>,
 }
 
@@ -52,7 +53,8 @@ pub(super) fn name_senders(listener: BorrowedFd<'_>) {
     set(listener, SO_PASSPIDFD, 1);
 }
 
-/// Has the kernel refuse descriptors on connections of this listener, or accept them again. Whether it can.
+/// Has the kernel refuse descriptors on connections of this listener, or accept them again. Returns whether the kernel
+/// supports this.
 pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool {
     set(listener, SO_PASSRIGHTS, wanted.into())
 }
@@ -124,7 +126,7 @@ const REFUSALS: (usize, usize) = (32, 512);
 /// Connections that wait for a thread before no more are accepted.
 pub(super) const LEFT: usize = 256;
 
-/// Something whose closing may last, and what is charged to its user until it is closed.
+/// Descriptors that may take long to close, and the charge of their user until they are closed.
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) user: u32,
@@ -133,13 +135,13 @@ pub(super) struct Closing {
     pub(super) charge: Option<Charge>,
 }
 
-/// Closes what may take long, on threads of their own. Each keeps the charge of its connection until it is done, so the quotas limit
-/// their number.
+/// Closes connections that may take long to close, on threads of their own. Each keeps the charge of its connection until it is done, so
+/// the quotas limit their number.
 #[derive(Debug)]
 pub(super) struct Aside {
     /// Whether the kernel refuses descriptors: then closing a connection takes no time, and no thread is needed.
     prompt: bool,
-    /// What there is no thread for yet.
+    /// Connections for which there is no thread yet.
     left: Vec<Closing>,
     refusals: Quota<u32>,
 }
@@ -162,7 +164,7 @@ impl Aside {
         self.left.len() >= LEFT
     }
 
-    /// Tries again what there was no thread for.
+    /// Tries again to start threads for the connections that have none.
     pub(super) fn retry(&mut self) {
         for mut closing in std::mem::take(&mut self.left) {
             if closing.charge.is_none() {

@@ -28,7 +28,7 @@ use super::session::{Service, Session};
 use super::signals;
 use super::wire;
 
-/// What a helper gives to its clients at most.
+/// Limits of what a helper gives to its clients.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -113,7 +113,7 @@ impl Helper {
         Ok(())
     }
 
-    /// One round: waits until there is something to do, and does it. Whether a signal has come.
+    /// One round: waits until there is something to do, and does it. Returns whether a signal has come.
     fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         let soonest = self.sessions.iter().filter_map(Session::next).chain(self.full_until).min();
@@ -146,7 +146,7 @@ impl Helper {
         Ok(ready[0])
     }
 
-    /// Goes on with the sessions that are ready or whose time has come: one of each user.
+    /// Continues the sessions that are ready or due: one of each user.
     fn advance(&mut self, ready: &[bool]) {
         let now = Instant::now();
         let mut users = HashSet::new();

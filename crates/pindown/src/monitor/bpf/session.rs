@@ -30,9 +30,9 @@ use super::request::{self, Aside, Closing, Request};
 use super::server::Limits;
 use super::wire::{self, Message};
 
-/// Until Hello, until the end of changes that began before, until the challenge is met.
+/// The time limit until Hello arrives, until changes that began before have ended, and until the challenge is met.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Until the lock of an address space is free.
+/// The time limit until the lock of an address space is free.
 const LOCKED: Duration = Duration::from_millis(50);
 /// The longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ pub(super) struct Session {
     charge: Charge,
 }
 
-/// When to look again, and until when.
+/// When to check again, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     next: Instant,
@@ -61,7 +61,7 @@ impl Retry {
         Self { next: now, pause: Duration::from_millis(1), until: now + within }
     }
 
-    /// Not before the deadline: something else wakes it.
+    /// Checks no more before the deadline: another event wakes it.
     fn idle(self) -> Self {
         Self { next: self.until, ..self }
     }
@@ -106,7 +106,7 @@ impl Session {
         }
     }
 
-    /// Has it look again at once, if it waits for its page.
+    /// Makes the session check again at once, if it waits for its page.
     pub(super) fn hurry(&mut self, now: Instant) {
         if let State::Settling { retry, .. } = &mut self.state {
             retry.next = now.min(retry.next);
@@ -214,7 +214,7 @@ impl Service {
         !self.aside.is_full()
     }
 
-    /// Closes a connection that is no session.
+    /// Closes a connection that is not a session.
     pub(super) fn refuse(&mut self, socket: OwnedFd, user: u32, why: Denial) {
         deny(socket.as_fd(), why);
         self.aside.close(Closing { user, descriptors: vec![socket], charge: None });
@@ -440,7 +440,7 @@ fn denial(reached: Reached, each: Denial) -> Denial {
 }
 
 fn deny(socket: BorrowedFd<'_>, why: Denial) {
-    // A client that does not read is not told.
+    // A client that does not read its socket does not get the reason.
     wire::send(socket, Message::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
 }
 

@@ -25,7 +25,7 @@ const ATTACH_ITER: u32 = 28;
 /// Where `struct bpf_prog_info` has `recursion_misses`, and how long the kernel's must be to have it.
 const RECURSION_MISSES: usize = 208;
 
-/// Room for any attribute that is used here; the kernel wants what it does not know to be zero.
+/// Room for any attribute that is used here; the kernel requires fields that it does not know to be zero.
 #[repr(C, align(8))]
 struct Attribute([u8; 128]);
 
@@ -62,21 +62,21 @@ fn owned(fd: libc::c_int) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// An array of one value, which can be mapped.
+/// Creates an array of one value, which can be mapped.
 pub(super) fn create_page(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_ARRAY).u32(4, 4).u32(8, bytes as u32).u32(12, 1).u32(16, MMAPABLE);
     // SAFETY: no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
-/// A ring of so many bytes, a power of two and a multiple of a page.
+/// Creates a ring of so many bytes, a power of two and a multiple of a page.
 pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_RINGBUF).u32(12, bytes as u32);
     // SAFETY: no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
-/// From now on no process can write to the map, whoever it is.
+/// Freezes the map: from now on no process can write to it, not even as root.
 pub(super) fn freeze(map: BorrowedFd<'_>) -> io::Result<()> {
     let mut a = Attribute::new().fd(0, map);
     // SAFETY: no addresses.
@@ -160,11 +160,11 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 /// Attaches a program to the tracepoint that it was loaded for. It stays attached while any copy of the descriptor is.
 pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().fd(8, program);
-    // SAFETY: a null name, which says that the program knows its tracepoint.
+    // SAFETY: a null name, which means that the program knows its tracepoint.
     unsafe { bpf(ATTACH, &mut a, 16) }.map(owned)
 }
 
-/// Runs a raw tracepoint program here and now, with these arguments; what it returned.
+/// Runs a raw tracepoint program once, with these arguments. Returns its result.
 pub(super) fn run(program: BorrowedFd<'_>, arguments: &[u64]) -> io::Result<u32> {
     let bytes = size_of_val(arguments) as u32;
     let mut a = Attribute::new().fd(0, program).u32(40, bytes).u64(48, arguments.as_ptr() as u64);

@@ -1,4 +1,4 @@
-//! What helper and client say to each other: messages of eight words over a Unix socket that keeps them apart.
+//! The messages between helper and client: four words of eight bytes, over a Unix socket that preserves message boundaries.
 #![expect(unsafe_code, reason = "a socket option that rustix lacks; the block states its reason")]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,23 +18,24 @@ pub(super) const DESCRIPTORS: usize = 12;
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Client: may I have a page?
+    /// Client: asks for a page.
     Hello { version: u64 },
-    /// Helper: then take these bytes' permissions away, at addresses where nobody has memory.
+    /// Helper: asks the client to remove the permissions of these bytes, which lie at addresses where no process has
+    /// memory.
     Challenge { start: u64, len: u64 },
-    /// Client: done.
+    /// Client: the challenge is met.
     Done,
-    /// Helper: here it is. With descriptors: the page, the bell, then what keeps the programs attached.
+    /// Helper: grants the page. Carries descriptors: the page, the bell, then those that keep the programs attached.
     Grant,
-    /// Client: have the pages of these addresses watched.
+    /// Client: asks to watch the pages of these addresses.
     Watch { start: u64, end: u64 },
-    /// Helper: the slot, or none needed.
+    /// Helper: the slot, or `None` if none is needed.
     Watched { slot: Option<u64> },
     /// Helper: a number of [`super::Unwatchable`].
     Unwatchable { why: u64 },
     /// Client: a slot is no longer needed.
     Unwatch { slot: u64 },
-    /// Helper: it is gone.
+    /// Helper: the slot is released.
     Unwatched,
     /// Helper: a number of [`super::Denial`]; the connection ends.
     Denied { why: u64 },
@@ -78,7 +79,7 @@ impl Message {
         (message.words() == [kind, a, b, c]).then_some(message)
     }
 
-    /// Parses a message. Returns `None` if it is none.
+    /// Parses a message. Returns `None` if it is invalid.
     pub(super) fn from_bytes(bytes: &[u8; LEN]) -> Option<Self> {
         let mut words = [0; 4];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -88,7 +89,7 @@ impl Message {
     }
 }
 
-/// Sends a message, with descriptors; `flags` say whether it may wait.
+/// Sends a message, with descriptors; `flags` determine whether it may wait.
 pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
     let mut bytes = [0; LEN];
     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(message.words()) {
@@ -103,7 +104,7 @@ pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>],
     Ok(())
 }
 
-/// Receives a message, and the descriptors that came with it. `InvalidData`: it is none.
+/// Receives a message, and the descriptors that came with it. Fails with `InvalidData` if it is not a message.
 pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];

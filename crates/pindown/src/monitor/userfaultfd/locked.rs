@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use super::sys;
 use crate::range::Range;
 
-/// How many of the mappings that a process may have are this monitor's: one of so many.
+/// The share of a process's mappings that this monitor may use: one of so many.
 const SHARE: u64 = 16;
 
-/// What vm.max_map_count is unless it was changed.
+/// The default of vm.max_map_count.
 const USUAL: u64 = 65_530;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Locked {
     /// Locks whole pages for one registration more.
     ///
     /// # Errors
-    /// What `mlock2` says; ENOMEM if too many pieces are locked.
+    /// Those of mlock2(2); ENOMEM if too many pieces are locked.
     pub(super) fn add(&self, range: Range) -> rustix::io::Result<()> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         // Each piece that is touched may become two.
@@ -67,7 +67,7 @@ impl Locked {
         Ok(())
     }
 
-    /// One registration less; what none is left of is unlocked.
+    /// Removes one registration. Pieces without a registration are unlocked.
     pub(super) fn remove(&self, range: Range) {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         split(&mut pieces, range);
@@ -86,7 +86,7 @@ impl Locked {
     }
 }
 
-/// What of the range is in no piece.
+/// The parts of the range that are in no piece.
 fn gaps(pieces: &BTreeMap<u64, Piece>, range: Range) -> Vec<Range> {
     let mut gaps = Vec::new();
     let before = pieces.range(..range.start()).next_back().map_or(0, |(_, piece)| piece.end);

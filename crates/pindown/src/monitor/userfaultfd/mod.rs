@@ -3,38 +3,38 @@
 //! Whole mappings are registered for asynchronous write protection, and never write-protected: the descriptor then reports
 //! what happens to them (unmapped, moved, dropped) while the caller of that change waits for it to be read, and no page
 //! fault is ever reported. One thread reads. It marks the journal's page *before* it reads, since reading is what lets the
-//! caller go on, and tells what it read after. A hit asks the kernel whether a change is under way that nobody has read
-//! (an ioctl that answers EAGAIN), then compares the journal: between the two nothing falls through.
+//! caller go on, and reports what it read afterwards. A hit asks the kernel whether a change is under way that has not been
+//! read (an ioctl that answers EAGAIN), and then compares the journal: no change is missed between the two.
 //!
-//! What it cannot watch it does not answer for, and the cache registers for one use:
+//! The following memory cannot be watched, and the cache registers it for one use:
 //! * anything but private anonymous memory: files can be truncated by another process, System V segments detached, shared
 //!   memory remapped, without an event;
-//! * private anonymous memory as well, unless the program promises that nobody in the process makes the two changes of it
-//!   that come without an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a System V
-//!   segment attached over it (shmat with SHM_REMAP). Instead of the first promise it may have the memory locked, where
-//!   the kernel refuses guard pages ([`Unseen::GuardsRefused`]): locked *before* it is pinned, so that no guard page can come
-//!   after the pin; one that was there before makes the pin fail;
-//! * addresses whose pages were dropped once (MADV_DONTNEED): that event comes before the pages go, and nothing comes
-//!   after. Until then the old ones could be pinned again; when that is over cannot be known.
+//! * private anonymous memory as well, unless the program promises that no code in the process makes the two changes of it that
+//!   come without an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a System V segment
+//!   attached over it (shmat with SHM_REMAP). Instead of the first promise it may have the memory locked, where the kernel
+//!   refuses guard pages ([`Unseen::GuardsRefused`]): locked *before* it is pinned, so that no guard page can come after the
+//!   pin; one that was there before makes the pin fail;
+//! * addresses at which pages were dropped once (MADV_DONTNEED): that event comes before the pages are dropped, and no
+//!   event comes after. Until then the old pages could be pinned again; when that is over cannot be known.
 //!
 //! Memory of [`super::sealed`] needs no watching and is always answered for.
 //!
-//! MON-014: a change of protection is no event. Rights that the process lost would stay with a registration until it goes,
-//! unless each hit asks for them as well ([`Settings::check_rights`]). The question comes after the entry was found and
-//! before the journal is compared: what mprotect(2) took before the look-up began is missed, what it takes later is later.
-//! A mapping that was put there meanwhile, with the rights and without the pages, is told by the journal as ever.
+//! MON-014: a change of protection is not an event. Rights that the process lost would stay with a registration until it is
+//! dropped, unless each hit asks for them as well ([`Settings::check_rights`]). The question comes after the entry was found
+//! and before the journal is compared: what mprotect(2) took before the look-up began is missed, what it takes later is later.
+//! A mapping that was put there meanwhile, with the rights and without the pages, is reported by the journal as always.
 //!
 //! # Before Linux 6.7
 //!
-//! There is no asynchronous write protection then, and mappings are registered for the plain one, whose faults are
-//! reported to this thread, and wait for it. It is as sound, for what is kept:
-//! * No fault comes, for a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A mark of
-//!   somebody else's, by PAGEMAP_SCAN since Linux 6.7, is taken back when the fault is reported.) So nothing of the program
-//!   waits, but for changes, as ever.
+//! There is no asynchronous write protection then, and mappings are registered for the plain one. Its faults are
+//! reported to this thread, and wait for it. This mode is as sound, for the memory that is kept:
+//! * No fault comes, since a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A mark made by
+//!   other code, by PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So no thread of the program waits,
+//!   except for changes, as in the other mode.
 //! * The events do not depend on the kind of protection: the kernel sends them for whatever has this descriptor. Nothing
 //!   is learnt from write protection itself, in either mode; what asynchronous protection adds is more kinds of memory
 //!   (files), and those are not kept in either.
-//! * What comes without an event is the same, or less: there are no guard pages before Linux 6.13. MADV_DONTNEED is told
+//! * What comes without an event is the same, or less: there are no guard pages before Linux 6.13. MADV_DONTNEED is reported
 //!   before the pages go, and pages that were dropped fault in anew without any report, so such addresses are used once
 //!   from then on in this mode too: a pinned page's successor is not to be seen by plain write protection (marks of absent
 //!   pages, which would survive a drop, came with Linux 6.4).
@@ -42,10 +42,11 @@
 //!   before, it was a flag, which the end of one change took down while another was under way. There is no way to ask which
 //!   it is, so UFFD_FEATURE_EXACT_ADDRESS is wanted, which is younger (5.18). Older kernels are refused.
 //! * /proc/self/maps is read, since PROCMAP_QUERY came with 6.11. Its lines are each right when they are made; what changes
-//!   between them is told, or happened before the mapping was registered, and it is therefore read and registered twice.
+//!   between them is reported, or happened before the mapping was registered, and it is therefore read and registered
+//!   twice.
 //!
 //! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
-//! handler of the program's: whoever changes a mapping waits for it.
+//! handler of the program's: threads that change a mapping wait for it.
 
 mod locked;
 mod removed;
@@ -71,8 +72,8 @@ use removed::Removed;
 pub use settings::{Settings, Unseen};
 use sys::{Event, Message, Mode, Userfaultfd};
 
-/// One of the process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts
-/// its own.
+/// One monitor for each process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory
+/// watched, and starts its own.
 static MONITORS: OfProcess<Vec<&'static Shared>> = OfProcess::new();
 
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl UserfaultfdMonitor {
     }
 }
 
-/// Whether it would keep more than [`super::sealed`] does, at a higher price of hits.
+/// Checks that the monitor would keep more than [`super::sealed`] does, for which hits cost more.
 ///
 /// # Errors
 /// Why not.
@@ -131,7 +132,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
-    // What is made below stays for ever.
+    // What is made below is never freed.
     thread::room()?;
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
@@ -145,7 +146,8 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         reading: OnceLock::new(),
     }));
     thread::start("pindown-monitor", move || shared.watch_for_ever())?;
-    // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
+    // Nothing is registered before, so that no thread that holds the allocator's lock waits for the reading thread,
+    // which needs that lock while it starts.
     shared.reading.wait().clone().map_err(io::Error::other)?;
     known.push(shared);
     Ok(shared)
@@ -160,14 +162,15 @@ const NOWHERE: Range = match Range::new(0, 1) {
 /// How often changes are looked for where the system does not let us wait for them.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// The bit of the page's busy word that says that the thread is about to read.
+/// The bit of the page's busy word that is set while the thread is about to read.
 const MARK: u64 = 1;
 
 /// Messages that are read at a time.
 const MESSAGES: usize = 64;
 
 impl Shared {
-    /// The reading thread. It lives as long as the process, for whoever changes a registered mapping waits for it.
+    /// Runs the reading thread. It lives as long as the process, since threads that change a registered mapping wait
+    /// for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
         // What it reads from and rings stays open, whatever the program closes.
@@ -190,7 +193,7 @@ impl Shared {
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                // Nobody can be told anything any more, so nothing is kept from here on; the next look-up gives the descriptor up.
+                // Changes can no longer be reported, so nothing is kept from here on; the next look-up gives the descriptor up.
                 Err(_) => return self.page.end(),
             }
             self.page.busy.fetch_and(!MARK, Ordering::Release);
@@ -223,14 +226,14 @@ impl Shared {
         }
     }
 
-    /// What is locked, for those whom guard pages are refused.
+    /// The locked memory, for caches with [`Unseen::GuardsRefused`].
     fn locked(&self) -> &Locked {
         self.locked.get_or_init(Locked::new)
     }
 
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
-        // A change that nobody has read yet is not told yet.
+        // A change that has not been read yet is not reported yet.
         let settled = sys::ask(self.uffd.as_fd()) == sys::Asked::Settled;
         let now = settled.then(|| Since::now(self.page));
         if now.is_some_and(|now| self.known.has(range, now)) {
@@ -244,7 +247,7 @@ impl Shared {
             return Err(Refusal::MonitorEnded);
         }
         let mapping = self.register(range)?;
-        // What is there now is watched; what was there before the first look may have been something else.
+        // What is mapped now is watched; before the first call something else may have been mapped.
         self.register(range)?;
         if let (Some(mapping), Some(now)) = (mapping, now) {
             self.known.learn(mapping, now);
@@ -252,7 +255,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The mapping, if it is one.
+    /// Registers the mappings of a range. Returns the mapping, if there is only one.
     fn register(&self, range: Range) -> Result<Option<Range>, Refusal> {
         let mappings = self.mappings.of(range).ok().flatten().ok_or(Refusal::NotWatchable)?;
         let one = if let [mapping] = mappings.as_slice() { Some(mapping.range) } else { None };

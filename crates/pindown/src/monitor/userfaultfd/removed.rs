@@ -1,4 +1,5 @@
-//! Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
+//! Addresses at which pages were dropped, as noted by the reading thread. That thread must not allocate, so there is room for a
+//! fixed number.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,7 +18,7 @@ impl Removed {
         Self { count: AtomicUsize::new(0), ranges: std::array::from_fn(|_| Default::default()) }
     }
 
-    /// By the reading thread alone.
+    /// Adds a range. Called by the reading thread alone.
     pub(super) fn add(&self, range: Range) {
         let count = self.count.load(Ordering::Relaxed);
         for (start, end) in &self.ranges[..count.min(MOST)] {
@@ -39,7 +40,7 @@ impl Removed {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Whether pages of it were dropped, or may have been: more than there was room for.
+    /// Returns whether pages of the range were dropped, or may have been because there was not room for all ranges.
     pub(super) fn overlaps(&self, range: Range) -> bool {
         let count = self.count.load(Ordering::Acquire);
         count > MOST

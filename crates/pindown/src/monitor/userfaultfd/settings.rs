@@ -1,12 +1,14 @@
-//! What a program may ask of the monitor, and promise it.
+//! Settings of the monitor, and the program's promises to it.
 
-/// What the program says of changes that userfaultfd does not report: MADV_GUARD_INSTALL, and shmat(2) with SHM_REMAP.
+/// What the program promises about changes that userfaultfd does not report: MADV_GUARD_INSTALL, and shmat(2) with
+/// SHM_REMAP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unseen {
-    /// Anybody may make them, anywhere: only sealed memory is kept.
+    /// Any code may make them, anywhere: only sealed memory is kept.
     #[default]
     Possible,
-    /// It promises that no code in the process, its libraries included, makes them to memory that is registered.
+    /// The program promises that no code in the process, its libraries included, makes them to memory that is
+    /// registered.
     NeverMade,
     /// Guard pages are made impossible in memory that is kept, and the program promises the rest: that no code attaches a
     /// System V segment over registered memory, and that none unlocks it (munlock(2), munlockall(2)), which would let guard
@@ -26,8 +28,8 @@ pub enum Unseen {
     /// * a lock of the program's that brings all pages in at once (mlock(2)) becomes one that does not; pages that are there
     ///   stay.
     ///
-    /// It does not forbid munmap, mremap or mprotect, nor MAP_FIXED, all of which work as ever. A forked child's copy is
-    /// not locked.
+    /// It does not forbid munmap, mremap or mprotect, nor MAP_FIXED, all of which work as always. A forked child's copy
+    /// is not locked.
     GuardsRefused,
 }
 
@@ -40,15 +42,15 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// With this promise, or none.
+    /// Settings with this promise, or none, and everything else by default.
     #[must_use]
     pub const fn new(unseen: Unseen) -> Self {
         Self { unseen, checks_rights: false, plain: false }
     }
 
-    /// As on kernels before 6.7, also where the kernel is younger: without asynchronous write protection, and with
-    /// /proc/self/maps read. It keeps the same memory; misses take longer. Without this call it is taken where the kernel has
-    /// nothing better (since Linux 5.18).
+    /// Works as on kernels before 6.7, also where the kernel is newer: without asynchronous write protection, and with
+    /// /proc/self/maps read. It keeps the same memory; misses take longer. Without this call, this mode is used where the
+    /// kernel has no better one (since Linux 5.18).
     #[must_use]
     pub const fn plain(mut self) -> Self {
         self.plain = true;
@@ -69,8 +71,8 @@ impl Settings {
 
     /// Each hit asks the kernel, by a second system call (PROCMAP_QUERY, some 200 ns; before Linux 6.11 /proc/self/maps is
     /// read, which takes some 50 µs), whether the process still has the rights that the registration was made with, over
-    /// all of its range. A registration that outlived one is dropped. mprotect(2) is no event, so this is how MON-014 is
-    /// held; without it, it is not.
+    /// all of its range. A registration that outlived one is dropped. mprotect(2) is not an event, so this is how
+    /// MON-014 is held; without it, it is not.
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.checks_rights = true;

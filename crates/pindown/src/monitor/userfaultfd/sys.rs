@@ -67,12 +67,12 @@ const WRITEPROTECT: rustix::ioctl::Opcode = opcode::read_write::<UffdioWriteprot
 pub(super) enum Mode {
     /// For asynchronous write protection (Linux 6.7): the kernel would resolve faults itself.
     Asynchronous,
-    /// For write protection whose faults are reported, if there were any.
+    /// For write protection with reported faults, if there were any.
     Plain,
 }
 
 impl Mode {
-    /// What the kernel must be able to.
+    /// The features that the kernel must have.
     fn features(self) -> u64 {
         EVENTS
             | match self {
@@ -81,7 +81,7 @@ impl Mode {
             }
     }
 
-    /// Why a kernel cannot.
+    /// The message for a kernel that lacks them.
     fn lack(self) -> &'static str {
         match self {
             Self::Asynchronous => {
@@ -104,7 +104,7 @@ pub(super) struct Message {
     words: [u64; 3],
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The addresses are no longer mapped.
@@ -113,9 +113,9 @@ pub(super) enum Event {
     Removed(Range),
     /// What was mapped at the first is now mapped at the second.
     Moved(Range, Range),
-    /// Somebody waits to write to this address, which is write-protected.
+    /// A thread waits to write to this address, which is write-protected.
     Fault(u64),
-    /// Anything else, or a range that is none.
+    /// Anything else, or an invalid range.
     Unknown,
 }
 
@@ -136,18 +136,18 @@ impl Message {
     }
 }
 
-/// A descriptor that reports changes, and nothing else: pages that are write-protected by nobody fault for nobody.
+/// A descriptor that reports only changes: no page is write-protected, so none faults.
 #[derive(Debug)]
 pub(super) struct Userfaultfd {
     descriptor: OwnedFd,
-    /// What tells it from another one under the same number.
+    /// Distinguishes it from another descriptor under the same number.
     inode: u64,
 }
 
 /// Numbers from here on are seldom given to other descriptors: one that is closed stays closed, as far as can be.
 const HIGH: u64 = 960;
 
-/// The same descriptor under a high number, if there may be one.
+/// Moves the descriptor to a high number, if the limit allows one.
 fn moved_up(descriptor: OwnedFd) -> OwnedFd {
     let most = crate::calls::limit(libc::RLIMIT_NOFILE).map_or(u64::MAX, |limits| limits.rlim_cur);
     let high = HIGH.min(most.saturating_sub(64)) as i32;
@@ -164,10 +164,10 @@ impl Userfaultfd {
         if made < 0 {
             return Err(crate::calls::last("userfaultfd"));
         }
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just made, and no other code has it.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
         let mut api = UffdioApi { api: API, features: mode.features(), ioctls: 0 };
-        // SAFETY: the opcode is UFFDIO_API, whose argument is this structure.
+        // SAFETY: the opcode is UFFDIO_API, which takes this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioApi>(0xAA, 0x3F) }, _>::new(&mut api) };
         // SAFETY: the descriptor is a userfaultfd.
         match unsafe { rustix::ioctl::ioctl(&uffd, update) } {
@@ -187,33 +187,34 @@ impl Userfaultfd {
         rustix::fs::fstat(&self.descriptor).is_ok_and(|found| found.st_ino == self.inode)
     }
 
-    /// From now on changes of this range, whole mappings, are reported.
+    /// Registers this range, which must be whole mappings: from now on its changes are reported.
     pub(super) fn register(&self, range: Range) -> rustix::io::Result<()> {
         let mut argument = UffdioRegister { start: range.start(), len: range.len(), mode: REGISTER_MODE_WP, ioctls: 0 };
-        // SAFETY: the opcode is UFFDIO_REGISTER, whose argument is this structure.
+        // SAFETY: the opcode is UFFDIO_REGISTER, which takes this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioRegister>(0xAA, 0) }, _>::new(&mut argument) };
         // SAFETY: the descriptor is a userfaultfd; nothing is write-protected, so no fault is ever reported or stopped.
         unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }
     }
 
-    /// Lets whoever waits to write to this page do so: takes a write protection back that is not this monitor's.
+    /// Lets threads that wait to write to this page go on: removes a write protection that is not this monitor's.
     pub(super) fn let_write(&self, page: Range) {
         let range = UffdioRange { start: page.start(), len: page.len() };
         let mut protect = UffdioWriteprotect { range, mode: 0 };
-        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure.
+        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure.
         let update = unsafe { Updater::<WRITEPROTECT, _>::new(&mut protect) };
         // SAFETY: the descriptor is a userfaultfd; the page becomes as writable as its mapping is.
         if unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.is_err() {
-            // While a change is under way: whoever waits tries again, and is reported again after it.
+            // Refused while a change is under way: the waiting thread tries again, and is reported again after the
+            // change.
             let mut range = range;
-            // SAFETY: the opcode is UFFDIO_WAKE, whose argument is this structure.
+            // SAFETY: the opcode is UFFDIO_WAKE, which takes this structure.
             let update = unsafe { Updater::<{ opcode::read::<UffdioRange>(0xAA, 2) }, _>::new(&mut range) };
-            // SAFETY: the descriptor is a userfaultfd; whoever is woken without need waits again.
+            // SAFETY: the descriptor is a userfaultfd; a thread that is woken without need waits again.
             unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.ok();
         }
     }
 
-    /// Reads what is to be read, without waiting; wakes those whose changes were read.
+    /// Reads pending messages, without waiting; wakes the threads that made the changes that were read.
     pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
         let read = match rustix::io::read(&self.descriptor, &mut *bytes) {
@@ -226,9 +227,8 @@ impl Userfaultfd {
         Ok(read / size_of::<Message>())
     }
 
-    /// Puts another descriptor in the place of this one, for good, where the reading thread has ended, which has the other copy: the kernel
-    /// ends what was registered, and lets all go on that wait for their changes to be read. Whoever asks for changes under way is told that
-    /// it is closed.
+    /// Replaces this descriptor by another, permanently, after the reading thread has ended, which has the other copy: the kernel then ends
+    /// the registrations, and lets all threads go on that wait for their changes to be read. A later [`ask`] answers [`Asked::Closed`].
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
         // SAFETY: both are descriptors of this module's; the number stays taken, by one that knows none of the ioctls.
         unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };
@@ -241,23 +241,24 @@ impl AsFd for Userfaultfd {
     }
 }
 
-/// What the kernel says of changes that have not been read.
+/// The kernel's answer about changes that have not been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// There is none.
     Settled,
     /// One is under way.
     Changing,
-    /// The descriptor is no userfaultfd: the program has closed it.
+    /// The descriptor is not a userfaultfd: the program has closed it.
     Closed,
 }
 
-/// Whether a change is under way that has not been read: the kernel counts it before the mapping goes, and answers EAGAIN
-/// to a write protection of anything meanwhile; of nothing it else says that it is invalid. Allocates nothing.
+/// Asks the kernel whether a change is under way that has not been read: the kernel counts a change before the mapping
+/// is removed, and meanwhile answers EAGAIN to any write-protection request. Otherwise it answers EINVAL to a request
+/// for an empty range. Allocates nothing.
 #[inline]
 pub(crate) fn ask(uffd: BorrowedFd<'_>) -> Asked {
     let argument = UffdioWriteprotect::default();
-    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure; a range of no length is refused.
+    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure; a range of no length is refused.
     let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
     let errno = std::io::Error::last_os_error().raw_os_error();
     // What is read from here on is not read before the kernel answered.

@@ -72,7 +72,7 @@ impl Pages {
         (at != libc::MAP_FAILED).then_some(Self(at, len))
     }
 
-    /// Pages that are kept, and the key: not at addresses whose pages another test has dropped.
+    /// Pages that are kept, and the key: not at addresses at which another test has dropped pages.
     fn kept(lane: &Lane<Counting>, pages: usize) -> (Self, u64) {
         let mut passed = Vec::new();
         let found = loop {
@@ -92,7 +92,7 @@ impl Pages {
     }
 
     fn unmap(&self) {
-        // SAFETY: nobody uses the memory.
+        // SAFETY: no code uses the memory.
         assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
     }
 }
@@ -119,7 +119,7 @@ fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
             last = again;
         }
         assert!(rounds >= 100, "the same address came again {rounds} times only");
-        // Kept, but at addresses whose pages another test's thread has dropped.
+        // Kept, except at addresses at which another test's thread has dropped pages.
         let stats = cache.stats();
         assert_eq!((stats.hits, stats.misses + stats.single_uses.iter().sum::<u64>()), (1, 501), "{stats:?}");
         assert!(stats.misses > 0, "{stats:?}");
@@ -139,11 +139,11 @@ fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
         let part =
             |first: u64, count: u64| Range::new(pages.range().start() + first * page, count * page).expect("a range");
         let (head, tail) = (key(&lane, part(0, 2)), key(&lane, part(6, 2)));
-        // SAFETY: shrinks memory that nobody uses.
+        // SAFETY: shrinks memory that no code uses.
         let shrunk = unsafe { libc::mremap(pages.0, pages.1, 4 * page as usize, 0) };
         assert_eq!(shrunk, pages.0);
         assert_eq!(key(&lane, part(0, 2)), head);
-        // SAFETY: moves memory that nobody uses.
+        // SAFETY: moves memory that no code uses.
         let moved = unsafe { libc::mremap(pages.0, 4 * page as usize, 64 * page as usize, libc::MREMAP_MAYMOVE) };
         assert_ne!(moved, libc::MAP_FAILED);
         let moved = Pages(moved, 64 * page as usize);
@@ -160,7 +160,7 @@ fn mon_012_dropped_pages_are_used_once_from_then_on() {
         let Some(cache) = cache(settings) else { continue };
         let lane = cache.lane();
         let (pages, first) = Pages::kept(&lane, 4);
-        // SAFETY: drops the contents of memory that nobody uses.
+        // SAFETY: drops the contents of memory that no code uses.
         assert_eq!(unsafe { libc::madvise(pages.0, pages.1, libc::MADV_DONTNEED) }, 0);
         let (second, single) = key(&lane, pages.range());
         assert!(single && second != first, "when the pages are gone for good cannot be known");
@@ -208,10 +208,10 @@ fn without_a_promise_only_sealed_memory_is_kept() {
     pages.unmap();
 }
 
-/// Rights, taken from pages that nobody uses.
+/// Rights, taken from pages that no code uses.
 fn protect(range: Range, rights: libc::c_int) {
     let start = std::ptr::without_provenance_mut(range.start() as usize);
-    // SAFETY: nobody reads or writes the memory.
+    // SAFETY: no code reads or writes the memory.
     assert_eq!(unsafe { libc::mprotect(start, range.len() as usize, rights) }, 0);
 }
 
@@ -233,7 +233,7 @@ fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
             kept
         });
         protect(part(1, 1), libc::PROT_READ);
-        // To read it would still be allowed; but a registration for writing is not to be had for it.
+        // Reading it would still be allowed, but no registration for writing can be made for it.
         let used = lane.get(part(0, 1), Access::empty()).expect("registered");
         assert_ne!(used.local_key(), head, "a page of it must not be written any more");
         lane.end(used);
@@ -259,7 +259,7 @@ fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_regis
         let lane = cache.lane();
         let (pages, kept) = Pages::kept(&lane, 2);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: over memory of this test's own, which nobody uses.
+        // SAFETY: over memory of this test's own, which no code uses.
         let again = unsafe { libc::mmap(pages.0, pages.1, libc::PROT_READ, flags, -1, 0) };
         assert_eq!(again, pages.0);
         let (other, single) = key(&lane, pages.range());
@@ -315,7 +315,7 @@ fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
             written.send(()).ok();
         });
         wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no write waits for ever");
-        // SAFETY: within the pages, which nobody else uses any more.
+        // SAFETY: within the pages, which no other code uses any more.
         assert_eq!(unsafe { pages.0.cast::<u8>().wrapping_add(1).read() }, 2);
         pages.unmap();
     }
@@ -324,7 +324,7 @@ fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
 /// What madvise(2) says: 0, or an errno.
 fn advise(range: Range, advice: libc::c_int) -> i32 {
     let start = std::ptr::without_provenance_mut(range.start() as usize);
-    // SAFETY: memory that nobody uses, or whose locks refuse the advice.
+    // SAFETY: memory that no code uses, or that is locked, so that the advice is refused.
     match unsafe { libc::madvise(start, range.len() as usize, advice) } {
         0 => 0,
         _ => io::Error::last_os_error().raw_os_error().unwrap_or(0),
@@ -343,7 +343,7 @@ fn mon_012_guard_pages_are_refused_where_memory_is_locked() {
             assert_eq!(advise(pages.range(), advice), libc::EINVAL, "advice {advice}");
         }
         assert_eq!(key(&lane, pages.range()), (kept, false));
-        // What is told as ever.
+        // What is reported as always.
         pages.unmap();
         let Some(again) = Pages::map_at(pages.0, 4) else { continue };
         let (other, single) = key(&lane, again.range());

@@ -1,4 +1,4 @@
-//! The programs against the running kernel. Without privilege each test says why it does nothing.
+//! The programs against the running kernel. Without privilege each test prints why it does nothing.
 #![expect(unsafe_code, reason = "the tests make the memory changes that are to be reported")]
 
 mod aside;
@@ -18,7 +18,7 @@ use super::{Change, Monitor, Source, page, sys};
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
-/// One at a time: the address space is everybody's.
+/// One test at a time: all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,12 +39,12 @@ fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     if answer == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(answer as u64) }
 }
 
-/// As [`call`], which must succeed.
+/// Like [`call`], but must succeed.
 fn must(number: c_long, arguments: [u64; 6]) -> u64 {
     call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
 }
 
-/// As [`must`], for what it does.
+/// Like [`must`], but without a result.
 fn done(number: c_long, arguments: [u64; 6]) {
     must(number, arguments);
 }
@@ -95,7 +95,7 @@ impl Memory {
 
     fn touch(&self) {
         for page in 0..self.pages {
-            // SAFETY: within the mapping, which nobody else uses.
+            // SAFETY: within the mapping, which no other code uses.
             unsafe { std::ptr::with_exposed_provenance_mut::<u64>(self.at(page) as usize).write_volatile(page + 1) };
         }
     }
@@ -119,7 +119,7 @@ impl Drop for Memory {
     }
 }
 
-/// What was reported while `work` ran.
+/// The changes that were reported while `work` ran.
 fn during(monitor: &Monitor, work: impl FnOnce()) -> Vec<Change> {
     let seen = monitor.page().head();
     work();

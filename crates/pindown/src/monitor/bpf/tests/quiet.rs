@@ -146,7 +146,7 @@ fn mon_021_calls_that_bring_pages_in() {
         let read = io_uring::opcode::Read::new(io_uring::types::Fd(file as i32), buffer, len as u32).build();
         let read = if worker { read.flags(io_uring::squeue::Flags::ASYNC) } else { read };
         quiet("io_uring", &memory, || {
-            // SAFETY: the buffer is mapped, and nobody else's.
+            // SAFETY: the buffer is mapped, and no other code uses it.
             unsafe { ring.submission().push(&read) }.expect("there is room");
             ring.submit_and_wait(1).expect("it is submitted");
             assert_eq!(ring.completion().next().map(|done| done.result()), Some(len as i32));

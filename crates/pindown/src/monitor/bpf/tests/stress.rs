@@ -1,9 +1,9 @@
-//! Changes race with a small cache; io_uring's fixed buffers are the pinned memory, and tell which pages they hold.
+//! Changes race with a small cache; io_uring's fixed buffers are the pinned memory, and show which pages they hold.
 //!
 //! A writer stores growing numbers into a page and then publishes each; a changer replaces the page, in all ways that
 //! leave an address mapped; a user looks its registration up as a cache does, and reads *through the registration*. A
 //! page that is mapped holds 0 (it is new) or at least what was published before the look-up. A smaller number is an old
-//! page's: then somebody had already written to the new one, and the look-up should have missed. Such a hit is stale.
+//! page's: then the writer had already written to the new one, and the look-up should have missed. Such a hit is stale.
 //!
 //! `PINDOWN_STRESS_SECONDS` makes it longer.
 
@@ -20,7 +20,7 @@ use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, mu
 /// A page table's worth: the kernel frees the table only when all of it is advised away.
 const REGION: u64 = 512 * PAGE;
 
-/// Memory whose last page is registered and replaced.
+/// Memory of which the last page is registered and replaced.
 struct Region {
     start: u64,
     fd: Option<u64>,

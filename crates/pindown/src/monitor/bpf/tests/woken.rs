@@ -1,4 +1,4 @@
-//! Those who wait are woken by a change, and nobody pays while nobody waits.
+//! Waiting threads are woken by a change, and changes cost nothing more while no thread waits.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -37,7 +37,7 @@ fn mon_048_pages_that_leave_a_file_wake_too() {
         super::super::Watch::Inode(slot) => slot,
         super::super::Watch::Records => panic!("a shared mapping"),
     };
-    // Not mapped here any more, so that only the file tells.
+    // Not mapped here any more, so that only the file reports it.
     done(libc::SYS_munmap, [memory.start, 2 * PAGE, 0, 0, 0, 0]);
     let waiting = Waiting::on(monitor.bell());
     let before = monitor.page().inode(slot);
@@ -57,14 +57,14 @@ fn mon_049_nobody_waits_nothing_is_rung() {
         done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
         memory.touch();
     };
-    // Once for the last who waited, at most.
+    // At most one ring, for the last thread that waited.
     change();
     let rung = monitor.bell().rung();
     for _ in 0..1000 {
         change();
     }
     assert_eq!(monitor.bell().rung(), rung);
-    // And nothing is lost for those who come.
+    // And nothing is lost for threads that wait later.
     monitor.bell().silence();
     for _ in 0..1000 {
         change();
