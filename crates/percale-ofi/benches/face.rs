@@ -1,8 +1,8 @@
-//! What libfabric's face costs over percale's raw calls: tagged messages of 8 bytes between two endpoints over shared memory, both
-//! driven by one thread, so that nothing depends on the scheduler. The C program (`tests/c/cost/face.c`) and its twin here run in
-//! turns in one process; the difference of each pair of turns counts.
+//! The cost of libfabric's API over percale's raw calls: tagged messages of 8 bytes between two endpoints over shared memory, both driven by one
+//! thread, so that nothing depends on the scheduler. The C program (`tests/c/cost/face.c`) and its equivalent here run in turns in one process; the
+//! difference of each pair of turns counts.
 //!
-//! `cargo bench -p percale-ofi`; with valgrind it says the instructions of a message as well. Times are printed, never judged.
+//! `cargo bench -p percale-ofi`; with valgrind it also prints the instructions per message. Times are printed, never judged.
 
 #![expect(unsafe_code, reason = "loads the C program; posts from memory that is never freed")]
 
@@ -74,7 +74,7 @@ impl Raw {
         let (from_any, segments) = (PeerAddress::UNSPECIFIED, self.memory[to].0.part(0, LEN).segments());
         let flags = OpFlags::COMPLETION;
         let receive = ReceiveWork { from: from_any, segments, tag: Some((LEN as u64, 0)), context: 1, flags };
-        // SAFETY: the memory is never freed, and nobody touches it before the completion.
+        // SAFETY: the memory is never freed, and not accessed before the completion.
         unsafe { b.post_recv(&receive) }.expect("a receive");
         let segments = self.memory[from].1.part(0, LEN).segments();
         let (peer, tag, flags) = (self.mesh.peer(to), Some(LEN as u64), OpFlags::empty());
@@ -121,7 +121,7 @@ fn instructions(library: &Path, side: &str) -> Option<f64> {
     Some(collected.1.trim().parse::<f64>().ok()? / (2 * ROUNDS) as f64)
 }
 
-/// Rounds whose instructions are told from all others by the name of this.
+/// Rounds for counting: their instructions are recognized by the name of this function.
 #[inline(never)]
 fn counted(rounds: &dyn Fn(u64), count: u64) {
     rounds(count);
@@ -174,7 +174,7 @@ fn main() {
     c(ROUNDS);
     raw.rounds(ROUNDS);
     for turn in 0..TURNS {
-        // Who is first changes.
+        // The order alternates.
         if turn % 2 == 0 {
             by_c.push(timed(&c));
         }

@@ -1,17 +1,18 @@
 /*
- * What percale's libfabric provider has beyond libfabric: operations on a domain that fi_open_ops(3) gives.
+ * Operations that percale's libfabric provider has beyond libfabric: fi_open_ops(3) on a domain returns them.
  *
  *	struct percale_cache_ops *ops;
  *
  *	if (fi_open_ops(&domain->fid, PERCALE_CACHE_OPS, 0, (void **)&ops, NULL) == 0)
  *		...
  *
- * PERCALE_CACHE_OPS is the registration cache: a program gives the functions that register and deregister memory with a device
- * of its own, and gets registrations that are never stale. The cache is set as the domain is, by FI_MR_CACHE_MAX_SIZE,
- * FI_MR_CACHE_MAX_COUNT and FI_MR_CACHE_MONITOR (percale's docs/libfabric.md). It may be told what changes by the program
- * itself: libfabric's own fi_open("mr_cache") does not reach providers.
+ * PERCALE_CACHE_OPS is the registration cache: a program passes the functions that register and deregister memory with a device
+ * of its own, and gets registrations that are never stale. The cache is configured like the domain, by FI_MR_CACHE_MAX_SIZE,
+ * FI_MR_CACHE_MAX_COUNT and FI_MR_CACHE_MONITOR (percale's docs/libfabric.md). The program itself may report memory changes to
+ * it: libfabric's own fi_open("mr_cache") does not reach providers.
  *
- * pindown.h says what structures and functions of that name are; nothing need be linked, the functions are in a table.
+ * pindown.h documents the structures and functions of that name; no library need be linked, the functions are in a
+ * table.
  * Names such as RCACHE-020 are requirements (docs/requirements.md).
  */
 #ifndef PERCALE_FI_EXT_H
@@ -32,61 +33,62 @@ extern "C" {
 #define PERCALE_CACHE_OPS "percale_registration_cache"
 
 /*
- * All functions return 0 or a negative error code; ops->pindown->last_error() tells the reason in words, and so does libfabric's
- * log. The table is constant, and good as long as the provider is loaded. Any thread may call.
+ * All functions return 0 or a negative error code; ops->pindown->last_error() returns the reason as text, and libfabric's log
+ * shows it. The table is constant, and valid as long as the provider is loaded. Any thread may call.
  */
 struct percale_cache_ops {
 	/* sizeof(struct percale_cache_ops); members after it are not there. */
 	size_t size;
 
 	/*
-	 * The caches that are opened in the domain from now on are told changes by the program, through `changed` below, and by
-	 * nobody else (unless FI_MR_CACHE_MONITOR is `disabled`, which keeps caching off). `answers` says which memory the program
-	 * will tell changes of: called with `context`, by any thread, until the domain and its caches are closed; null is all
-	 * memory. (RCACHE-020)
+	 * Imports the program as the monitor of all caches that are opened in the domain from now on: it reports changes
+	 * through `changed` below, and nothing else does (unless FI_MR_CACHE_MONITOR is `disabled`, which keeps caching off).
+	 * `answers` returns whether the program will report changes of a range of memory: it is called with `context`, by any
+	 * thread, until the domain and its caches are closed; null means all memory. (RCACHE-020)
 	 *
-	 * -FI_EBUSY   the domain has a monitor of the program's
+	 * -FI_EBUSY   the program has already imported a monitor into the domain
 	 */
 	int (*import_monitor)(struct fid_domain *domain, pindown_answers_fn answers, void *context);
 
 	/*
-	 * The memory of these bytes is no longer what it was: tells all caches that have the imported monitor. Must be called after
-	 * the old pages can no longer be pinned, and before other memory is seen there: between munmap(2) and whatever maps the
-	 * addresses again. Takes no lock, allocates nothing (unless it fails), never waits. (RCACHE-021)
+	 * Reports to all caches with the imported monitor that the memory of these bytes has changed. Must be called after the
+	 * old pages can no longer be pinned, and before other memory is seen there: between munmap(2) and the call that maps
+	 * the addresses again. Takes no lock, allocates nothing (unless it fails), never waits. (RCACHE-021)
 	 *
 	 * -FI_EINVAL  no monitor was imported; or there is no such range (no byte, or past the last address): then everything
 	 *             counts as changed, since something has
 	 */
 	int (*changed)(struct fid_domain *domain, const void *address, size_t length);
 
-	/* Nothing is known to be what it was. As `changed`, of every address. */
+	/* As `changed`, for all addresses. */
 	int (*changed_everything)(struct fid_domain *domain);
 
 	/*
-	 * Opens a cache, as pindown_open; pindown->close closes it, and the domain cannot be closed before. attr->monitor must be
-	 * null: the domain's settings say which. Where that one does not work, the cache keeps nothing, and the log warns.
-	 * attr->max_bytes and attr->max_count count if they are set, else the domain's settings do.
+	 * Opens a cache, as pindown_open; pindown->close closes it, and the domain cannot be closed before. attr->monitor must
+	 * be null: the domain's settings choose the monitor. Where that monitor does not work, the cache keeps nothing, and the
+	 * log warns. attr->max_bytes and attr->max_count are used if they are set, otherwise the domain's settings.
 	 *
 	 * -FI_EINVAL  as pindown_open, or attr->monitor is set
 	 */
 	int (*open)(struct fid_domain *domain, const struct pindown_attr *attr, struct pindown_cache **cache);
 
-	/* Everything that is done with a cache: the functions of pindown.h. */
+	/* The functions of pindown.h, for everything that is done with a cache. */
 	const struct pindown_functions *pindown;
 };
 
 /*
  * Memory windows: revocable, narrower rights to parts of regions, each with a key of its own: opaque, 64 bits, and never a key
- * that an application chose for its regions. Name for fi_open_ops(3), on
- * a domain; flags other than 0 answer -FI_EBADFLAGS.
+ * that an application chose for its regions. Name for fi_open_ops(3), on a domain; flags other than 0 return -FI_EBADFLAGS.
  *
- * A window is bound to a part of a region of the same domain; peers then use its key as they use a region's, with the region's addresses.
- * Type 1 is bound by a call, which chooses the key, and is for all endpoints of the domain. Type 2 is bound by a posted operation, for
- * one peer of one endpoint; the caller chooses the lower 8 bits of the key. It works until it is invalidated: by a posted operation, or
- * by that peer with a message. An endpoint with bound windows of type 2A is not closed; those of type 2B end with it. A domain has one
- * of the two (FI_PERCALE_WINDOWS=2A or 2B). A region is not closed while windows are bound to it (-FI_EBUSY).
+ * A window is bound to a part of a region of the same domain; peers then use its key as they use a region's, with the region's
+ * addresses. Type 1 is bound by a call, which chooses the key, and is for all endpoints of the domain. Type 2 is bound by a
+ * posted operation, for one peer of one endpoint; the caller chooses the lower 8 bits of the key. It works until it is
+ * invalidated: by a posted operation, or by that peer with a message. An endpoint with bound windows of type 2A is not closed;
+ * those of type 2B end with it. A domain has one of the two (FI_PERCALE_WINDOWS=2A or 2B). A region is not closed while windows
+ * are bound to it (-FI_EBUSY).
  *
- * When an unbinding call returns 0, or the completion of an invalidation was read, nobody uses the key, and nobody will.
+ * When an unbinding call returns 0, or the completion of an invalidation was read, no peer uses the key, and no peer can use it
+ * later.
  */
 #define PERCALE_WINDOW_OPS "percale_windows"
 
@@ -105,7 +107,7 @@ struct percale_cache_ops {
 #define PERCALE_WINDOW_BOUND 1
 #define PERCALE_WINDOW_REVOKING 2
 
-/* Flags of completions: a bind, whose key is in `data`; an invalidation, or a receive that invalidated the key in `data`. */
+/* Flags of completions: a bind, with the key in `data`; an invalidation, or a receive that invalidated the key in `data`. */
 #define PERCALE_BIND (1ULL << 50)
 #define PERCALE_INVALIDATED (1ULL << 51)
 
@@ -114,7 +116,7 @@ struct percale_window;
 struct percale_window_info {
 	int type;
 	int state;
-	/* That of the last bind, dead or alive. */
+	/* The key of the last bind, whether it is still valid or not. */
 	uint64_t key;
 	struct fid_domain *domain;
 };
@@ -129,8 +131,9 @@ struct percale_window_range {
 };
 
 /*
- * All functions return 0 or a negative error code; libfabric's log has the reason in words. What fails changes nothing, unless it says so.
- * The table is constant, and good as long as the provider is loaded. A window is used by one thread at a time.
+ * All functions return 0 or a negative error code; libfabric's log has the reason as text. A failed call changes nothing,
+ * unless its description states otherwise. The table is constant, and valid as long as the provider is loaded. A window is used
+ * by one thread at a time.
  */
 struct percale_window_ops {
 	/* sizeof(struct percale_window_ops); members after it are not there. */
@@ -140,7 +143,7 @@ struct percale_window_ops {
 	int (*type_two)(struct fid_domain *domain);
 
 	/*
-	 * A new window. The domain is open as long as it is. (MW-001)
+	 * Makes a window. The domain stays open as long as the window. (MW-001)
 	 *
 	 * -FI_EOPNOTSUPP  the domain has the other windows of type 2
 	 * -FI_ENOSPC      no keys are left
@@ -148,29 +151,29 @@ struct percale_window_ops {
 	int (*open)(struct fid_domain *domain, int type, struct percale_window **window);
 
 	/*
-	 * Unbinds the window if it is bound, and gives it up. (MW-003)
+	 * Unbinds the window if it is bound, and frees it. (MW-003)
 	 *
-	 * -FI_EBUSY  a peer in the middle of an access does not move; the key is dead, and this may be tried again
+	 * -FI_EBUSY  a peer in the middle of an access does not progress; the key is invalid, and the call may be tried again
 	 */
 	int (*close)(struct percale_window *window);
 
-	/* What the window is at. (MW-005) */
+	/* Returns the type and state of the window. (MW-005) */
 	int (*query)(struct percale_window *window, struct percale_window_info *info);
 
 	/*
-	 * Binds a window of type 1, under a new key; the old one dies. A length of 0 unbinds. `key` and `address` (the first byte's, as
-	 * peers name it) may be null. (MW-028 to MW-030)
+	 * Binds a window of type 1, under a new key; the old key becomes invalid. A length of 0 unbinds. `key` and `address`
+	 * (of the first byte, as peers name it) may be null. (MW-028 to MW-030)
 	 *
 	 * -FI_EINVAL  the window is of type 2, or the part is not in the region
 	 * -FI_EACCES  the region is another domain's, or its memory is read-only
-	 * -FI_EBUSY   a peer does not move; the old key is dead
+	 * -FI_EBUSY   a peer in the middle of an access does not progress; the old key is invalid
 	 */
 	int (*bind)(struct percale_window *window, const struct percale_window_range *range, uint64_t *key, uint64_t *address);
 
 	/*
-	 * Posts the bind of a window of type 2 for a peer, in order with the messages to it: who sends the key afterwards sends it to a
-	 * peer that can use it. Completes as a send does, with PERCALE_BIND; what is wrong is an error completion. Flags are those
-	 * of fi_sendmsg(3), FI_FENCE and FI_COMPLETION among them. (MW-026, MW-035 to MW-037)
+	 * Posts the bind of a window of type 2 for a peer, in order with the messages to it: a key that is sent to the peer
+	 * afterwards can be used by the peer. Completes as a send does, with PERCALE_BIND; errors are reported by an error
+	 * completion. Flags are those of fi_sendmsg(3), FI_FENCE and FI_COMPLETION among them. (MW-026, MW-035 to MW-037)
 	 */
 	ssize_t (*post_bind)(struct fid_ep *ep, fi_addr_t peer, struct percale_window *window, const struct percale_window_range *range,
 			     uint8_t key_byte, uint64_t *key, uint64_t *address, void *context, uint64_t flags);
@@ -179,8 +182,9 @@ struct percale_window_ops {
 	ssize_t (*post_invalidate)(struct fid_ep *ep, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
 
 	/*
-	 * Sends a message whose receiver invalidates this key, which it had bound for us; then the receive completes, with PERCALE_INVALIDATED
-	 * and the key in `data`. If it is no such key the message is not received, and the send fails. (MW-045 to MW-047)
+	 * Sends a message and makes its receiver invalidate this key, which the receiver had bound for this endpoint; then the
+	 * receive completes, with PERCALE_INVALIDATED and the key in `data`. If the key is not of that kind, the message is not
+	 * received, and the send fails. (MW-045 to MW-047)
 	 */
 	ssize_t (*send_invalidate)(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
 };

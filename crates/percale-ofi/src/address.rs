@@ -17,7 +17,7 @@ impl Native {
         &self.bytes[..self.len]
     }
 
-    /// Copies as much as `room` bytes hold to `to` and sets `room` to the length of the whole address; whether that was enough
+    /// Copies up to `room` bytes of the address to `to` and sets `room` to the length of the whole address. Returns whether all of it was copied
     /// (fi_cm(3)).
     ///
     /// # Safety
@@ -55,7 +55,7 @@ impl From<SocketAddr> for Native {
     }
 }
 
-/// The address that a client points to; `None` for a null pointer, another family, or too few bytes.
+/// Reads the address that a client points to; `None` for a null pointer, another family, or too few bytes.
 ///
 /// # Safety
 /// `from` is null or readable for `len` bytes.
@@ -80,7 +80,7 @@ pub(crate) unsafe fn read(from: *const c_void, len: usize) -> Option<SocketAddr>
     }
 }
 
-/// As [`read`], of an address that says by its family how long it is.
+/// Like [`read`], for an address with a length that follows from its family.
 ///
 /// # Safety
 /// `from` is null or points to a `sockaddr_in` or `sockaddr_in6`, or to anything else of at least 16 bytes.

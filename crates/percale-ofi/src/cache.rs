@@ -1,5 +1,5 @@
-//! The registration cache: libfabric's parameters of it, and what C programs get by fi_open_ops(3) on a domain
-//! (`include/percale_fi_ext.h`).
+//! The registration cache: libfabric's parameters for it, and the table that C programs get by fi_open_ops(3) on a
+//! domain (`include/percale_fi_ext.h`).
 //!
 //! A stock `fi_open("mr_cache")` gives libfabric's own cache, which does not reach providers; so programs import their monitor
 //! and open caches here.
@@ -23,10 +23,11 @@ use crate::log;
 use crate::object::Object;
 use crate::{params, windows};
 
-/// What fi_open_ops knows it by.
+/// The name for fi_open_ops.
 const NAME: &CStr = c"percale_registration_cache";
 
-/// The settings that the environment, or whatever libfabric reads, asks for. The parameters are libfabric's own.
+/// Returns the settings from the environment, or from the other sources that libfabric reads. The parameters are
+/// libfabric's own.
 pub(crate) fn settings() -> CacheSettings {
     let (settings, notes) = CacheSettings::read(|name| {
         let kind = if name == "FI_MR_CACHE_MONITOR" { FI_PARAM_STRING } else { FI_PARAM_SIZE_T };
@@ -36,7 +37,7 @@ pub(crate) fn settings() -> CacheSettings {
     settings
 }
 
-/// Into libfabric's log.
+/// Writes the notes to libfabric's log.
 fn tell(notes: &[CacheNote]) {
     for note in notes {
         if note.warning {
@@ -90,7 +91,7 @@ pub(crate) unsafe extern "C" fn open_ops(
     0
 }
 
-/// What a call returns; a refusal is told in the log as well.
+/// Returns the code of a result, and logs an error.
 fn told(call: &str, result: Result<(), Failure>) -> c_int {
     if let Err(failure) = &result {
         log::warning!(FI_LOG_MR, "registration cache: {call}: {failure}");
@@ -111,10 +112,10 @@ unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Ans
     let result = unsafe { shared(domain) }.and_then(|shared| {
         let answering = Answering::new(answers, Opaque(context));
         let (notifier, imported) = Notifier::new(move |range, access| answering.ask(range, access))?;
-        // SAFETY: percale_fi_ext.h says what the client promises.
+        // SAFETY: the client fulfills the requirements of percale_fi_ext.h.
         let taken = unsafe { shared.percale.import_monitor(imported) };
         taken.map_err(|already| Failure::new(libc::EBUSY, already.to_string()))?;
-        // Whoever was first has set none yet, and is the only one.
+        // Only one import can succeed, so no notifier has been set yet.
         shared.notifier.set(notifier).ok();
         Ok(())
     });
@@ -153,7 +154,7 @@ unsafe extern "C" fn open(domain: *mut fid_domain, attr: *const Attr, cache: *mu
     unsafe { open_by(attr, cache, |callbacks, wishes| open_as_set(shared, callbacks, wishes)) }
 }
 
-/// A cache as the domain is set, but for what the caller says.
+/// Opens a cache with the domain's settings, overridden by the caller's.
 fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     if wishes.monitor.is_some() {
         return Err(Failure::new(libc::EINVAL, "attr->monitor is set: FI_MR_CACHE_MONITOR says which there is"));

@@ -17,18 +17,18 @@ use crate::object::{self, Object};
 use crate::wait_set::Membership;
 use crate::{log, waiting};
 
-/// What endpoints and regions know of their counter.
+/// The part of a counter that it shares with endpoints and regions.
 #[derive(Debug)]
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     pub(crate) percale: Arc<Counter>,
-    /// In the wait set that the client named.
+    /// The counter's membership in the wait set that the client named.
     _membership: Option<Membership>,
     /// The endpoints that count here: reading makes progress on them.
     ports: RwLock<Vec<Arc<Port>>>,
-    /// A region counts here what peers write, through whichever endpoint.
+    /// A region counts here what peers write, through any endpoint.
     regional: AtomicBool,
-    /// Deferred work counts its end here: percale's counter drives the endpoints that do such work.
+    /// Deferred work counts its completion here: percale's counter drives the endpoints that do such work.
     working: AtomicBool,
     wait: u32,
     /// Threads may sleep on its descriptor or its wait set: the client has asked for one by name.
@@ -45,7 +45,8 @@ impl Shared {
         self.slept_on
     }
 
-    /// A region is going to count here: who sleeps here is woken by any endpoint of the domain from now on.
+    /// Prepares for a region that counts here: from now on, any endpoint of the domain wakes threads that sleep on this
+    /// counter.
     ///
     /// # Errors
     /// The positive code, if the system has no descriptors for that.
@@ -53,27 +54,27 @@ impl Shared {
         if self.slept_on { self.domain.sleep_for_regions(self) } else { Ok(()) }
     }
 
-    /// A region counts here.
+    /// Registers that a region counts here.
     pub(crate) fn attach_region(&self) {
         self.regional.store(true, Ordering::Relaxed);
     }
 
-    /// Deferred work counts its end here.
+    /// Registers that deferred work counts its completion here.
     pub(crate) fn attach_work(&self) {
         self.working.store(true, Ordering::Relaxed);
     }
 
-    /// Reading makes progress on this endpoint from now on.
+    /// Adds an endpoint: reading makes progress on it from now on.
     pub(crate) fn attach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
     }
 
-    /// The endpoint is closed.
+    /// Removes an endpoint that is closed.
     pub(crate) fn detach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
     }
 
-    /// Makes progress on what counts here.
+    /// Makes progress on the endpoints that count here.
     pub(crate) fn progress(&self) {
         if self.working.load(Ordering::Relaxed) {
             // Read for its progress; the value is not used.
@@ -101,7 +102,7 @@ impl Shared {
                 Err(error) => -error.errno(),
             };
         }
-        // Endpoints without a lock are driven by whoever waits, and nobody else.
+        // Only the waiting thread drives endpoints without a lock.
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let errors = self.percale.read_error();
         let mut rounds = 0_u32;
@@ -212,7 +213,7 @@ pub(crate) unsafe extern "C" fn open(
 
 /// Whether the client may sleep on the counter's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(counter: &Shared) -> c_int {
-    // Endpoints wake only those who have said that they sleep (FI_WAIT_FD, FI_WAIT_SET) when regions count.
+    // When regions count, endpoints wake only counters that were opened for sleeping (FI_WAIT_FD, FI_WAIT_SET).
     if counter.regional.load(Ordering::Relaxed) && !counter.slept_on {
         return -libc::EAGAIN;
     }

@@ -1,4 +1,4 @@
-//! `fid_domain`: a percale domain, as the client's attributes ask for it (fi_domain(3)).
+//! `fid_domain`: a percale domain, opened with the client's attributes (fi_domain(3)).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,32 +21,32 @@ use crate::region::mode::RegionMode;
 use crate::region::raw_key;
 use crate::{authorization, cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
 
-/// What the objects of a domain know of it.
+/// The part of a domain that its objects share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) fabric: Arc<fabric::Shared>,
     pub(crate) percale: percale::Domain,
-    /// As the info has it.
+    /// The name in the info.
     pub(crate) name: String,
     /// What the client serializes.
     pub(crate) serialized: Serialized,
     pub(crate) regions: RegionMode,
     /// The application names the kinds of memory that it registers.
     pub(crate) hmem: bool,
-    /// It did, and a driver of devices is here: operations' memory may be theirs.
+    /// As `hmem`, and a device driver is installed: operations may use device memory.
     pub(crate) devices: bool,
     /// Some endpoint may count what peers write: it was opened with FI_RMA_EVENT, or the domain was.
     pub(crate) rma_events: AtomicBool,
     pub(crate) descriptions: Descriptions,
     /// Raw keys of peers.
     pub(crate) mapped: raw_key::Mapped,
-    /// Where registrations end, if they do so with an event.
+    /// The event queue that reports the ends of registrations, if one is bound for that (FI_REG_MR).
     pub(crate) registrations: OnceLock<Arc<events::Shared>>,
     /// Addresses are IPv6.
     pub(crate) ipv6: bool,
-    /// FI_AV_ of vectors whose client does not care.
+    /// The type (FI_AV_) of address vectors that are opened without one.
     pub(crate) av_type: u32,
-    /// By which the client tells registration caches what changed, if it imported a monitor.
+    /// Reports memory changes of the client to registration caches; set if the client imported a monitor.
     pub(crate) notifier: OnceLock<Notifier>,
     /// The endpoints that are enabled.
     ports: RwLock<Vec<Weak<Port>>>,
@@ -66,7 +66,7 @@ pub(crate) enum Serialized {
 }
 
 impl Serialized {
-    /// FI_THREAD_, with threads of our own or without.
+    /// Converts an FI_THREAD_; `automatic`: threads of ours make progress.
     const fn of(threading: u32, automatic: bool) -> Self {
         match threading {
             FI_THREAD_COMPLETION if !automatic => Self::Completions,
@@ -88,10 +88,10 @@ impl Shared {
         SocketAddr::new(ip, 0)
     }
 
-    /// An endpoint was enabled. Its counters of regions drive it, if it counts for them.
+    /// Registers an endpoint that was enabled. Its counters of regions drive it, if it counts for them.
     ///
     /// # Errors
-    /// The positive code, if the system has no descriptors for those that sleep.
+    /// The positive code, if the system has no descriptors for sleeping threads.
     pub(crate) fn opened(&self, port: &Arc<Port>) -> Result<(), i32> {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         ports.retain(|port| port.strong_count() > 0);
@@ -111,7 +111,7 @@ impl Shared {
         self.region_sleepers().iter().any(|counter| counter.strong_count() > 0)
     }
 
-    /// Threads sleep on a counter of a region: what any endpoint counts wakes them from now on.
+    /// Registers a counter of a region on which threads sleep: counting by any endpoint wakes them from now on.
     ///
     /// # Errors
     /// The positive code, if the system has no descriptors for that.
@@ -130,7 +130,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reading and waiting for the counter drives the endpoint.
+    /// Makes reading and waiting for the counter drive the endpoint.
     fn wakes(&self, port: &Port, counter: &counter::Shared) -> Result<(), i32> {
         // Other threads may be in an endpoint without a lock, unless the client serializes all of the domain. Such an endpoint counts
         // nothing for regions.
@@ -140,7 +140,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a collective may use these bytes, as far as the domain's mode wants to know.
+    /// Whether a collective may use these bytes, if the domain's mode requires that check.
     pub(crate) fn covers_collective(
         &self,
         description: *mut c_void,
@@ -154,8 +154,8 @@ impl Shared {
 
     /// Makes progress on every endpoint through which peers' writes may be counted.
     pub(crate) fn progress(&self) {
-        // Who is in an endpoint is decided in `endpoint::drivers`: one without a lock may be used by another thread now, unless the
-        // client serializes all of the domain.
+        // `endpoint::drivers` decides which threads may use an endpoint at once: another thread may be using one without a lock now, unless the
+        // client serializes the whole domain.
         let all = self.serialized == Serialized::Domain;
         for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
             if all || port.is_shared() {
@@ -205,7 +205,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     ..fi_ops_domain::REFUSING
 };
 
-/// A percale domain as parameters and attributes have it, not opened yet.
+/// Configures a percale domain by parameters and attributes, without opening it.
 ///
 /// # Safety
 /// The attributes' name and key are readable.
@@ -311,7 +311,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     unsafe { Domain::close(fid, Domain::shared) }
 }
 
-/// An event queue, in which registrations end from then on (FI_REG_MR). Bound without flags it is for nothing that there is.
+/// Binds an event queue, which reports the ends of registrations from then on (FI_REG_MR). Without flags the binding has no effect.
 unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: some open object of the client's.
     let Some(events) = (unsafe { events::Events::of_class(other) }) else { return -libc::EINVAL };

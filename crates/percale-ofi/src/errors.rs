@@ -10,10 +10,10 @@ use crate::queue::source;
 
 /// From this version of the interface on, an error entry has room for the source's address.
 const WITH_SOURCE: u32 = (1 << 16) | 20;
-/// From this version on, the client may give room for the error's own data, and says how much.
+/// From this version on, the client may pass a buffer for the error's own data, with its size.
 pub(crate) const WITH_DATA_SIZE: u32 = (1 << 16) | 5;
 
-/// Every code, with what it means; its number is its place, counted from 1.
+/// Every code, with its text; the number of a code is its position, counted from 1.
 const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::Truncated, c"the message was longer than the buffer that it was received into"),
     (ErrorCode::Canceled, c"the operation was cancelled"),
@@ -35,18 +35,18 @@ const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::Io, c"input or output failed"),
 ];
 
-/// The number that clients keep of a code.
+/// Returns the number of a code for clients.
 pub(crate) fn number(code: ErrorCode) -> c_int {
     ALL.iter().position(|(other, _)| *other == code).map_or(0, |at| at as c_int + 1)
 }
 
-/// What a number says.
+/// Returns the text for a number.
 pub(crate) fn text(number: c_int) -> &'static CStr {
     let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     at.and_then(|at| ALL.get(at)).map_or(c"an error that percale does not know", |(_, text)| *text)
 }
 
-/// Copies a text, cut to the room there is.
+/// Copies a text, cut to the size of the buffer.
 ///
 /// # Safety
 /// `to` is null or writable for `room` bytes.
@@ -87,7 +87,7 @@ pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_ver
         err: error.errno(),
         prov_errno: number(error.error),
     }
-    // There is no data beyond these fields: a client's buffer is left alone, and its room said to be unused.
+    // There is no data beyond these fields: a client's buffer is left unchanged, and its size is set to 0.
     if api_version >= WITH_DATA_SIZE {
         put! { err_data_size: 0 }
     } else {

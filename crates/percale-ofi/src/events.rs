@@ -23,19 +23,19 @@ mod record;
 
 use self::record::{Asked, Context, Fid, Names, Record, Settling};
 
-/// What others know of their event queue.
+/// The part of an event queue that other objects share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     fabric: Arc<fabric::Shared>,
     pub(crate) percale: EventQueue,
-    /// In the wait set that the client named.
+    /// The queue's membership in the wait set that the client named.
     _membership: Option<Membership>,
     wait: u32,
     /// The client may write events of its own.
     writable: bool,
     names: Mutex<Names>,
     settling: Mutex<Settling>,
-    /// The oldest event, once it was looked at.
+    /// The oldest event, once it was peeked at.
     front: Mutex<Option<Record>>,
     /// The data of the error that was read last.
     error_data: Mutex<Vec<u8>>,
@@ -135,7 +135,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 
 /// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(events: &Shared) -> c_int {
-    // What is held back is for a short time: nobody sleeps on it.
+    // Events are held back only for a short time: no thread sleeps until one is released.
     if lock(&events.front).is_some() || lock(&events.settling).holds_any() {
         return -libc::EAGAIN;
     }
@@ -147,17 +147,17 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
 }
 
 impl Shared {
-    /// Whether it is of this fabric.
+    /// Whether the queue belongs to this fabric.
     pub(crate) fn is_of(&self, fabric: &Arc<fabric::Shared>) -> bool {
         Arc::ptr_eq(&self.fabric, fabric)
     }
 
-    /// Events of this endpoint name the client's object.
+    /// Makes events of this endpoint name the client's object.
     pub(crate) fn name_endpoint(&self, id: u64, endpoint: fid_t) {
         lock(&self.names).endpoints.insert(id, Fid(endpoint));
     }
 
-    /// The endpoint is closed.
+    /// Forgets an endpoint that is closed.
     pub(crate) fn forget_endpoint(&self, id: u64) {
         let mut names = lock(&self.names);
         names.endpoints.remove(&id);
@@ -166,17 +166,17 @@ impl Shared {
         lock(&self.settling).settled(id);
     }
 
-    /// This endpoint takes a connection from there.
+    /// Records that this endpoint takes a connection from that address.
     pub(crate) fn accepts(&self, endpoint: u64, from: SocketAddr) {
         lock(&self.settling).accepts(endpoint, from.ip());
     }
 
-    /// This endpoint takes no connection after all.
+    /// Records that this endpoint takes no connection after all.
     pub(crate) fn settled(&self, endpoint: u64) {
         lock(&self.settling).settled(endpoint);
     }
 
-    /// The next of percale's events.
+    /// Returns the next of percale's events.
     fn next(&self) -> Option<Event> {
         requests::expire();
         let mut settling = lock(&self.settling);
@@ -210,68 +210,68 @@ impl Shared {
         self.look().is_some()
     }
 
-    /// Events of this inserter name the client's address vector.
+    /// Makes events of this inserter name the client's address vector.
     pub(crate) fn name_vector(&self, inserter: u64, vector: fid_t) {
         lock(&self.names).name_vector(inserter, Fid(vector));
     }
 
-    /// The vector is closed.
+    /// Forgets a vector that is closed.
     pub(crate) fn forget_vector(&self, inserter: u64) {
         lock(&self.names).forget_vector(inserter);
     }
 
-    /// Begins an insertion, whose end is an event unless it is refused.
+    /// Begins an insertion. It ends with an event unless it is rejected.
     pub(crate) fn insert<E>(&self, inserter: u64, begin: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         lock(&self.names).begin_insertion(inserter);
         begin().inspect_err(|_| lock(&self.names).end_insertion(inserter))
     }
 
-    /// The end of a region's registration names the client's object; by this number.
+    /// Makes the end of a region's registration name the client's object; returns the number of the registration.
     pub(crate) fn name_region(&self, region: fid_t, context: *mut c_void) -> u64 {
         lock(&self.names).name_region(Fid(region), Context(context))
     }
 
-    /// The region is closed, or its registration was refused.
+    /// Forgets a region that is closed, or was not registered.
     pub(crate) fn forget_region(&self, number: u64) {
         lock(&self.names).regions.remove(&number);
     }
 
-    /// Events of this group name the client's object.
+    /// Makes events of this group name the client's object.
     pub(crate) fn name_group(&self, number: u64, group: fid_t, context: *mut c_void) {
         lock(&self.names).groups.insert(number, (Fid(group), Context(context)));
     }
 
-    /// The client's object is this group, unless it was closed.
+    /// Enters the group into the client's object, unless that was closed.
     pub(crate) fn group_is(&self, number: u64, id: GroupId) {
         let names = lock(&self.names);
         if let Some((fid, _)) = names.groups.get(&number) {
-            // SAFETY: whoever closes it forgets the name first, under this lock.
+            // SAFETY: closing the group removes its name first, under this lock.
             unsafe { group::name(fid.0, id) };
         }
     }
 
-    /// The group is left.
+    /// Forgets a group that is left.
     pub(crate) fn forget_group(&self, number: u64) {
         lock(&self.names).groups.remove(&number);
     }
 
-    /// The client has ended an endpoint's connection: its own queue says so too, as if the peer had done it.
+    /// The client has ended an endpoint's connection: reports that in its own queue too, as if the peer had ended it.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
         let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
         self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 
-    /// Requests to the listener at this address name the client's object, and are for endpoints like `info`.
+    /// Makes requests to the listener at this address name the client's object, for endpoints like `info`.
     pub(crate) fn name_listener(&self, address: SocketAddr, passive: fid_t, info: &Arc<Copied>) {
         lock(&self.names).listeners.insert(address, (Fid(passive), Arc::clone(info)));
     }
 
-    /// The listener is closed.
+    /// Forgets a listener that is closed.
     pub(crate) fn forget_listener(&self, address: SocketAddr) {
         lock(&self.names).listeners.remove(&address);
     }
 
-    /// What libfabric makes of an event; `None` if it has none such.
+    /// Converts an event to libfabric's form; `None` if libfabric has no such event.
     fn record(&self, event: Event) -> Option<Record> {
         let mut names = lock(&self.names);
         if let Event::Shutdown { endpoint, .. } = &event
@@ -310,7 +310,7 @@ impl Shared {
                 let (code, reason) = (error.errno(), error.to_string().into_bytes());
                 Some(Record::NotInserted { fid: names.vectors.get(&inserter)?.fid, context, index, code, reason })
             }
-            // No name: the region was closed meanwhile.
+            // Without a name, the region was closed meanwhile.
             Event::Registered { context: number } => {
                 let (fid, context) = names.regions.remove(&number)?;
                 Some(Record::Registered { fid, context })
@@ -322,7 +322,7 @@ impl Shared {
             Event::Joined { context: number, group: id } => {
                 let (fid, context) = *names.groups.get(&number)?;
                 // The call that joins it, in another thread, may not have returned.
-                // SAFETY: whoever closes it forgets the name first, under the lock of the names.
+                // SAFETY: closing the group removes its name first, under the lock of the names.
                 unsafe { group::name(fid.0, id) };
                 Some(Record::Joined { fid, context })
             }
@@ -331,7 +331,7 @@ impl Shared {
                 let (fid, context) = *names.groups.get(&number)?;
                 Some(Record::NotJoined { fid, context, error })
             }
-            // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
+            // libfabric has no events for the peers of a reliable-datagram endpoint.
             other => {
                 log::note!(FI_LOG_EQ, "{other:?}");
                 None
@@ -339,7 +339,7 @@ impl Shared {
         }
     }
 
-    /// Looks at the oldest event.
+    /// Peeks at the oldest event.
     fn look(&self) -> MutexGuard<'_, Option<Record>> {
         let mut front = lock(&self.front);
         while front.is_none() {
@@ -361,7 +361,7 @@ impl Shared {
         let (code, bytes) = match &*front {
             None => return -(libc::EAGAIN as isize),
             Some(record) if record.is_error() => return -(FI_EAVAIL as isize),
-            // Who has no memory for it wants to know which event it is, and no more; a request would be lost.
+            // A reader without a buffer wants only the kind of event; but a request would be lost.
             Some(record) if to.is_null() && !record.is_request() => (record.bytes(0).0, Vec::new()),
             Some(record) if to.is_null() || record.least() > room => {
                 log::note!(FI_LOG_EQ, "fi_eq_read: an event has {} bytes, there is room for {room}", record.least());
@@ -381,7 +381,7 @@ impl Shared {
         bytes.len() as isize
     }
 
-    /// Reads the error that is next.
+    /// Reads the next error.
     ///
     /// # Safety
     /// `to` is readable and writable.
@@ -391,7 +391,8 @@ impl Shared {
             return -(libc::EAGAIN as isize);
         }
         let Some((mut entry, data)) = front.take().and_then(Record::error) else { return -(libc::EAGAIN as isize) };
-        // Older clients do not initialise the entry: the data is in a buffer of ours (fi_eq(3), releases before 1.5).
+        // Older clients do not initialise the entry: the data goes into a buffer of ours (fi_eq(3), releases before
+        // 1.5).
         let (buffer, room) = if self.fabric.api_version < errors::WITH_DATA_SIZE {
             (std::ptr::null_mut(), 0)
         } else {
@@ -399,11 +400,11 @@ impl Shared {
             unsafe { ((*to).err_data, (*to).err_data_size) }
         };
         let mut kept = lock(&self.error_data);
-        // An entry that is read into again without being set names the buffer that it was given before.
+        // An entry that is read into again without being reset still names the buffer of the last read.
         let before = !kept.is_empty() && std::ptr::eq(buffer.cast(), kept.as_ptr());
         *kept = data;
         (entry.err_data, entry.err_data_size) = if buffer.is_null() || room == 0 || before {
-            // Ours, until the next reading (fi_eq(3)).
+            // Our buffer, valid until the next read (fi_eq(3)).
             (kept.as_mut_ptr().cast(), kept.len())
         } else {
             let count = room.min(kept.len());
@@ -445,7 +446,7 @@ unsafe extern "C" fn wait_read(
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return -(libc::EAGAIN as isize);
                 }
-                // What is held back, or what another thread has armed for, comes in a moment.
+                // Events that are held back, or that another thread has armed for, arrive in a moment.
                 std::thread::yield_now();
                 continue;
             }

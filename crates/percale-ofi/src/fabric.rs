@@ -1,4 +1,4 @@
-//! `fid_fabric`: where domains, passive endpoints, event queues and wait sets are opened (fi_fabric(3)).
+//! `fid_fabric`: the object by which domains, passive endpoints, event queues and wait sets are opened (fi_fabric(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::object::{self, Object};
 use crate::{domain, events, log, passive, wait_set};
 
-/// What the objects of a fabric know of it.
+/// The part of a fabric that its objects share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The version of the interface that the client was written for.

@@ -18,15 +18,15 @@ use crate::log;
 use crate::object::{self, Object, code};
 use crate::vector::Set;
 
-/// The number of no group.
+/// The number that stands for no group.
 const NONE: u64 = u64::MAX;
 
 #[repr(C)]
 pub(crate) struct Group {
     fid: fid_mc,
-    /// The group, once it is known: by whichever comes first, the return of the call that joins it, or the reader of its event.
+    /// The group, once it is known: set by the first of the return of the call that joins it and the reader of its event.
     group: AtomicU64,
-    /// How events name it.
+    /// The number by which events name it.
     number: u64,
     port: Weak<Port>,
     events: Arc<events::Shared>,
@@ -41,7 +41,7 @@ unsafe impl Object for Group {
 
 static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
 
-/// Joins a group. Only those of collectives are there: no multicast.
+/// Joins a group. Only groups for collectives are supported: no multicast.
 pub(crate) unsafe extern "C" fn join(
     ep: *mut fid_ep,
     address: *const c_void,
@@ -92,13 +92,13 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     let (weak, _domain) = (Arc::downgrade(&port), Some(Arc::clone(endpoint.setup().domain())));
     let group = Group { fid, group: none, number, port: weak, events: Arc::clone(&events), _domain };
     let group = Box::into_raw(Box::new(group));
-    // Before anybody can read the event.
+    // Write the client's pointer before any thread can read the event.
     // SAFETY: promised by the caller.
     unsafe { mc.write(group.cast()) };
     events.name_group(number, group.cast(), context);
     match port.join_group(&members, number) {
         Ok(id) => {
-            // Whoever has read the event may have closed the group since.
+            // A thread that has read the event may have closed the group since.
             events.group_is(number, id);
             Ok(())
         }
@@ -112,7 +112,7 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     }
 }
 
-/// Says which group a client's object is.
+/// Sets the group of a client's object.
 ///
 /// # Safety
 /// `group` is an object of this module that is not being closed.
@@ -127,7 +127,7 @@ pub(crate) unsafe fn name(group: fid_t, id: GroupId) {
 unsafe extern "C" fn close(mc: *mut fid) -> c_int {
     // SAFETY: a group of ours.
     let group = unsafe { Group::of(mc) };
-    // From then on nobody else writes to it.
+    // After this, no other thread writes to it.
     group.events.forget_group(group.number);
     // SAFETY: `joined` made it of a box, and the client gives it up.
     let group = unsafe { Box::from_raw(mc.cast::<Group>()) };

@@ -5,13 +5,13 @@
 //! percale's raw posting calls. It has no semantics of its own.
 //!
 //! Functions that libfabric or an application calls are `extern "C"`: a panic in one ends the process, it never unwinds into C.
-//! Every refusal returns the code that the manual names, and tells its reason in libfabric's log at the first level.
+//! Every refusal returns the code that the manual names, and logs its reason in libfabric's log at the first level.
 //!
-//! # Rooms
+//! # Modules
 //! * [`abi`]: libfabric's structures, tables and constants
 //! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
-//! * [`provider`]: where libfabric begins
-//! * `info`: what is here and fits an application's hints
+//! * [`provider`]: the entry point that libfabric calls
+//! * `info`: the available endpoints that fit an application's hints
 //! * `fabric`: the fabric object
 
 #![allow(

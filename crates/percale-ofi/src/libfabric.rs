@@ -1,8 +1,8 @@
 //! libfabric's own functions that a provider uses, found at run time.
 //!
-//! Nothing here is linked: an import would bind the oldest version of a symbol, and one that the running libfabric lacks would
-//! keep it from loading the provider, without a word. A process may have loaded libfabric in its global scope, under another
-//! name, or privately inside a wheel; the search goes in that order. Where there is none (unit tests) everything is `None`.
+//! Nothing here is linked: an import would bind the oldest version of a symbol, and a symbol that the running libfabric lacks would prevent it from
+//! loading the provider, without an error message. A process may have loaded libfabric in its global scope, under another name, or privately inside a
+//! wheel; the search goes in that order. Where there is none (unit tests) everything is `None`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;

@@ -1,7 +1,6 @@
-//! Messages into libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each refusal is told at the first level, with its reason.
+//! Messages into libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each refusal is logged at the first level, with its reason.
 //!
-//! Messages begin with the object and the call that they are about: `getinfo: no answer: ...`. They are built only if somebody
-//! wants them.
+//! Messages begin with the object and the call that they are about: `getinfo: no answer: ...`. They are built only if the log takes them.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -24,7 +23,7 @@ macro_rules! note {
     };
 }
 
-/// Where a message comes from, for C.
+/// The source location of a message, for C.
 macro_rules! place {
     () => {
         match std::ffi::CStr::from_bytes_with_nul(concat!(module_path!(), "\0").as_bytes()) {
@@ -36,12 +35,12 @@ macro_rules! place {
 
 pub(crate) use {note, place, warning};
 
-/// How important a message is.
+/// The importance of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// Something was refused or went wrong.
+    /// An operation was refused or failed.
     Warn,
-    /// What happens.
+    /// Normal operation.
     Info,
 }
 
@@ -62,7 +61,7 @@ pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, messa
         }
     }
     let Ok(text) = CString::new(message.to_string().replace('\0', "")) else { return };
-    // The core prints into errno's sight; a caller that looks at errno must not see that.
+    // Printing in the core may change errno; the caller's errno must be preserved.
     let errno = std::io::Error::last_os_error().raw_os_error();
     // SAFETY: the format takes one string, which lives until the call returns; so does the place.
     unsafe { log(provider, level, subsystem, place.as_ptr(), line.cast_signed(), c"%s\n".as_ptr(), text.as_ptr()) };

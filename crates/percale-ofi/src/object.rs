@@ -1,8 +1,8 @@
 //! C objects and ours: one allocation each.
 //!
-//! What a client holds is a pointer to the C structure that is the first field of one of our objects. The object lives from the
-//! call that opens it until `fi_close`, and the client promises (fi_close(3)) to use it only in between. What objects need of each
-//! other they share through an [`Arc`] of the part behind the C structure: an object can be closed while nobody else holds its part.
+//! A client holds a pointer to the C structure that is the first field of one of our objects. The object lives from the call that opens it until
+//! `fi_close`, and the client promises (fi_close(3)) to use it only in between. Objects that need each other share an [`Arc`] of the part behind the
+//! C structure: an object can be closed while no other object holds its part.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::abi::{fi_ops, fid};
 /// An object that clients hold by a pointer to its first field.
 ///
 /// # Safety
-/// The type is `repr(C)`, its first field is a C structure that begins with a `fid`, and `CLASS` is what its `fclass` says.
+/// The type is `repr(C)`, its first field is a C structure that begins with a `fid`, and `CLASS` is the value of its `fclass`.
 pub(crate) unsafe trait Object: Sized {
     /// The `FI_CLASS_` of the object.
     const CLASS: usize;
@@ -26,14 +26,14 @@ pub(crate) unsafe trait Object: Sized {
         unsafe { &*pointer.cast::<Self>() }
     }
 
-    /// As [`of`](Self::of), if the pointer is of an object of this class.
+    /// Like [`of`](Self::of), if the pointer is of an object of this class.
     ///
     /// # Safety
     /// The pointer is null or of some object that is open.
     unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
         // SAFETY: promised by the caller; every object begins with a `fid`.
         let class = unsafe { pointer.as_ref() }?.fclass;
-        // SAFETY: the class says that it is of this type.
+        // SAFETY: an object of this class has this type.
         (class == Self::CLASS).then(|| unsafe { Self::of(pointer) })
     }
 
@@ -46,7 +46,7 @@ pub(crate) unsafe trait Object: Sized {
         unsafe { out.write(Box::into_raw(Box::new(self)).cast()) };
     }
 
-    /// Takes the object back from the client, if nobody shares `part` of it.
+    /// Takes the object back from the client, if no other object shares `part` of it.
     ///
     /// # Safety
     /// As of [`of`](Self::of); the client uses the pointer no more if this returns 0.
@@ -67,7 +67,7 @@ pub(crate) const fn head(class: usize, context: *mut c_void, ops: &'static fi_op
     fid { fclass: class, context, ops: std::ptr::from_ref(ops).cast_mut() }
 }
 
-/// A libfabric result for what succeeded or gave a positive code.
+/// Converts a result to libfabric's: 0, or the negative of the error code.
 pub(crate) fn code(result: Result<(), i32>) -> c_int {
     match result {
         Ok(()) => 0,

@@ -1,7 +1,7 @@
 //! Parameters: `FI_PERCALE_*` in the environment (or whatever libfabric reads), typed and checked.
 //!
-//! They are what a percale domain can be told: [`Params::apply`]. `FI_PERCALE_TRANSPORT` wins over `PERCALE_TRANSPORT`, which
-//! percale reads itself.
+//! They are the settings of a percale domain: [`Params::apply`]. `FI_PERCALE_TRANSPORT` has precedence over `PERCALE_TRANSPORT`, which percale reads
+//! itself.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::log;
 use crate::provider;
 use crate::region::mode;
 
-/// One parameter: its name after `FI_PERCALE_`, its type, and what it is for.
+/// One parameter: its name after `FI_PERCALE_`, its type, and its purpose.
 struct Parameter {
     name: &'static CStr,
     kind: u32,
@@ -109,7 +109,7 @@ pub(crate) struct ParamError {
     why: String,
 }
 
-/// What was set; `None` is the default.
+/// The parameters that were set; `None` is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     /// Allowed transports.
@@ -138,7 +138,7 @@ pub(crate) struct Params {
     pub(crate) windows: Option<TypeTwo>,
 }
 
-/// Tells libfabric which parameters there are (`fi_info -e`).
+/// Defines the parameters in libfabric (`fi_info -e`).
 pub(crate) fn define() {
     let Some(define) = libfabric().param_define else { return };
     for one in ALL {
@@ -188,7 +188,7 @@ impl Params {
         })
     }
 
-    /// A domain's builder with what was set.
+    /// Applies the parameters to a domain's builder.
     pub(crate) fn apply(&self, mut domain: DomainBuilder) -> DomainBuilder {
         for kind in self.transport.iter().flatten() {
             domain = domain.transport(*kind);
@@ -227,7 +227,7 @@ impl Params {
     }
 }
 
-/// What a parameter is set to, as text, so that one rule holds whether libfabric reads it or we do.
+/// The value of a parameter as text, so that one rule holds whether libfabric reads it or we do.
 fn text(parameter: &Parameter) -> Option<String> {
     if let Some(get) = libfabric().param_get {
         return from_libfabric(get, provider::pointer(), parameter.name, parameter.kind);
@@ -236,8 +236,8 @@ fn text(parameter: &Parameter) -> Option<String> {
     std::env::var(format!("FI_PERCALE_{name}")).ok()
 }
 
-/// What a parameter of libfabric's own is set to: `FI_` and this name in the environment. libfabric knows them without a
-/// provider, unless it is a version without this one.
+/// The value of one of libfabric's own parameters: `FI_` and this name in the environment. libfabric knows them without a provider, unless it is a
+/// version without this one.
 pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
     let found = libfabric().param_get.and_then(|get| {
         let name = CString::new(name.to_lowercase()).ok()?;
@@ -246,7 +246,8 @@ pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
     found.or_else(|| std::env::var(format!("FI_{name}")).ok())
 }
 
-/// Asks libfabric. It logs by itself what is no value of the type, and then there is none.
+/// Reads a parameter from libfabric. libfabric itself logs a value that is invalid for the type; the result is `None`
+/// then.
 fn from_libfabric(
     get: unsafe extern "C" fn(*mut crate::abi::fi_provider, *const c_char, *mut std::ffi::c_void) -> c_int,
     provider: *mut crate::abi::fi_provider,
@@ -300,7 +301,7 @@ fn bytes(value: &str) -> Result<usize, String> {
     value.parse().map_err(|_| format!("{value:?} is no number of bytes"))
 }
 
-/// As libfabric reads them.
+/// Parses a boolean as libfabric does.
 fn boolean(value: &str) -> Result<bool, String> {
     match value.to_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),

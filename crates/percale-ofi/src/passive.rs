@@ -1,4 +1,4 @@
-//! `fid_pep`: a passive endpoint, where connections are asked for (fi_passive_ep(3), fi_cm(3)).
+//! `fid_pep`: a passive endpoint, which listens for connection requests (fi_passive_ep(3), fi_cm(3)).
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::requests::{self, Handle};
 pub(crate) struct Passive {
     fid: fid_pep,
     fabric: Arc<fabric::Shared>,
-    /// What the endpoints that take connections are like.
+    /// The attributes of the endpoints that take connections.
     info: Arc<Copied>,
     state: Mutex<State>,
 }
@@ -33,7 +33,7 @@ struct State {
     events: Option<Arc<events::Shared>>,
     backlog: Option<usize>,
     listener: Option<Listener>,
-    /// An endpoint has taken its address: it is only closed now.
+    /// An endpoint has taken over its address: it can only be closed now.
     converted: bool,
 }
 
@@ -88,7 +88,7 @@ impl Passive {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An active endpoint takes its address, if it has one; it is only closed after that (fi_endpoint(3)).
+    /// Gives its address, if it has one, to an active endpoint; after that it can only be closed (fi_endpoint(3)).
     ///
     /// # Errors
     /// The positive code, if it listens, or was converted before.
@@ -268,7 +268,7 @@ unsafe extern "C" fn reject(_pep: *mut fid_pep, handle: fid_t, data: *const c_vo
     }
 }
 
-/// Refuses data that is too long for a request or an answer, before anything is done.
+/// Rejects data that is too long for a request or an answer, before anything is done.
 pub(crate) fn fits(call: &str, data: &[u8]) -> Result<(), i32> {
     if data.len() <= DATA_LIMIT {
         return Ok(());

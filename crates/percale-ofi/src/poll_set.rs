@@ -1,4 +1,4 @@
-//! `fid_poll`: which of several queues and counters have something (fi_poll(3)).
+//! `fid_poll`: finds the queues and counters of a set that have results (fi_poll(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::log;
 use crate::object::{self, Object, code};
 use crate::queue::{self, Queue};
 
-/// Members told at a time.
+/// The number of members reported at a time.
 const BATCH: usize = 32;
 
 #[repr(C)]
@@ -24,17 +24,17 @@ pub(crate) struct Set {
     members: Mutex<Members>,
 }
 
-/// What a member is known by.
+/// The identity of a member.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Of its object, which poll returns. Several members may have the same.
+    /// The context of its object, which poll returns. Several members may have the same.
     context: usize,
-    /// Where the member is in memory.
+    /// The address of the member in memory.
     place: usize,
 }
 
-/// What percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven. What is held here is
-/// not closed before it is removed: a set could not be emptied of what is gone, nor closed.
+/// Members that percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven. Objects that are held
+/// here are not closed before they are removed: otherwise the set could neither be emptied nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(Name, Arc<queue::Shared>)>,
@@ -118,7 +118,7 @@ impl Set {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a member. One that is in the set already stays there once, and is known by its object's context of now.
+    /// Adds a member. A member that is in the set already stays there once, and gets its object's current context.
     ///
     /// # Safety
     /// `member` is an open object of the client's.
@@ -184,7 +184,7 @@ impl Set {
         removed.map(drop).ok_or(libc::EINVAL)
     }
 
-    /// The contexts of members that have something; how many.
+    /// Writes the contexts of members with results; returns their number.
     fn poll(&self, found: &mut [Name]) -> usize {
         let members = self.members();
         for counter in &members.counters {

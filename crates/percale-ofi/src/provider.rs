@@ -1,4 +1,4 @@
-//! The provider as libfabric's core sees it: `fi_prov_ini`, and what it leads to.
+//! The provider's interface to libfabric's core: `fi_prov_ini`, and the functions that it returns.
 
 use std::cell::UnsafeCell;
 
@@ -42,7 +42,7 @@ pub(crate) fn pointer() -> *mut fi_provider {
     PROVIDER.0.get()
 }
 
-/// Where libfabric begins: it loads `libpercale-fi.so` and calls this.
+/// The entry point: libfabric loads `libpercale-fi.so` and calls this.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     params::define();
@@ -50,5 +50,5 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     pointer()
 }
 
-/// The core lets go. Whatever is open stays open until it is closed.
+/// Called when the core releases the provider. Open objects stay open until they are closed.
 extern "C" fn cleanup() {}

@@ -1,7 +1,7 @@
 //! `fid_cq`: a completion queue (fi_cq(3)).
 //!
-//! Endpoints report here in one of two ways. One whose both directions complete to the same queue, which nobody sleeps on, keeps
-//! its own results and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
+//! Endpoints report here in one of two ways. An endpoint with the same queue for both directions, on which no thread sleeps, keeps its own results
+//! and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
 
 mod direct;
 mod format;
@@ -27,14 +27,14 @@ use crate::serial::Serial;
 use crate::wait_set::Membership;
 use crate::{errors, log, waiting};
 
-/// What endpoints know of their queue.
+/// The part of a completion queue that its endpoints share.
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
-    /// Where endpoints report that are not read directly.
+    /// The queue for endpoints that are not read directly.
     pub(crate) percale: CompletionQueue,
-    /// In the wait set that the client named.
+    /// The queue's membership in the wait set that the client named.
     _membership: Option<Membership>,
-    /// There are such.
+    /// There are endpoints that report to `percale`.
     reporting: AtomicBool,
     direct: Serial<Direct>,
     format: Format,
@@ -53,7 +53,7 @@ impl Shared {
         &self.domain
     }
 
-    /// Whether endpoints may be read directly: nobody sleeps on what the queue says.
+    /// Whether endpoints may be read directly: no thread sleeps on the queue.
     pub(crate) const fn takes_directly(&self) -> bool {
         self.wait == FI_WAIT_NONE
     }
@@ -63,7 +63,7 @@ impl Shared {
         self.direct.with(|direct| direct.ports.push(Arc::clone(port)));
     }
 
-    /// An endpoint reports to the percale queue. One without a lock is driven by whoever reads.
+    /// Adds an endpoint that reports to the percale queue. Readers of the queue drive an endpoint without a lock.
     pub(crate) fn reported_to(&self, port: &Arc<Port>) {
         if !port.is_shared() {
             self.direct.with(|direct| direct.driven.push(Arc::clone(port)));
@@ -71,7 +71,7 @@ impl Shared {
         self.reporting.store(true, Ordering::Release);
     }
 
-    /// The endpoint is closed.
+    /// Removes an endpoint that is closed.
     pub(crate) fn detach(&self, port: &Arc<Port>) {
         self.direct.with(|direct| {
             direct.ports.retain(|other| !Arc::ptr_eq(other, port));
@@ -108,7 +108,7 @@ impl Shared {
         unsafe { self.read_again(to, count, sources) }
     }
 
-    /// As [`read`](Self::read), when that found nothing.
+    /// Continues [`read`](Self::read) when that found nothing.
     ///
     /// # Safety
     /// As of [`read`](Self::read).
@@ -116,7 +116,7 @@ impl Shared {
     unsafe fn read_again(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let read = -(libc::EAGAIN as isize);
         if count == 0 {
-            // There may be results; progress is what is asked for.
+            // There may be results, but only progress was requested.
             self.direct.with(|direct| direct.ports.iter().for_each(|port| _ = port.progress()));
         }
         if !self.reporting.load(Ordering::Acquire) {
@@ -154,7 +154,7 @@ impl Shared {
         direct.or_else(|| self.percale.read_error())
     }
 
-    /// As [`read`](Self::read), waiting for the first result.
+    /// Like [`read`](Self::read), but waits for the first result.
     ///
     /// # Safety
     /// As of [`read`](Self::read).
@@ -370,7 +370,7 @@ unsafe extern "C" fn error_text(
     text.as_ptr()
 }
 
-/// Who sent a message, as libfabric has it.
+/// The sender of a message, in libfabric's form.
 pub(crate) const fn source(entry: &Entry) -> fi_addr_t {
     if entry.source.is_specified() { entry.source.0 } else { FI_ADDR_NOTAVAIL }
 }

@@ -6,8 +6,8 @@
 //! 2. The memory of a handle is never freed. It names another request only after [`REUSE_AFTER`] others were made.
 //! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened for a request
 //!    keeps the handle only.
-//! 4. A request whose last endpoint was closed without an answer is rejected after [`GRACE`], or when another request is looked up or
-//!    events are read after that. Until then it can still be answered: by fi_reject, or with another endpoint.
+//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`], or when another request is looked up
+//!    or events are read after that. Until then it can still be answered: by fi_reject, or with another endpoint.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::object;
 /// How many requests are made before the handle of an answered one names another.
 const REUSE_AFTER: usize = 1 << 14;
 
-/// How long a request can be answered whose endpoints are closed.
+/// How long a request can still be answered after its endpoints were closed.
 const GRACE: Duration = Duration::from_secs(1);
 
 static OPS: fi_ops = fi_ops::REFUSING;
@@ -33,12 +33,12 @@ static OPS: fi_ops = fi_ops::REFUSING;
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// The handle that a client gives. It may be null, stale, or that of another object.
+    /// Converts a client's handle. It may be null, stale, or that of another object.
     pub(crate) fn from_client(handle: fid_t) -> Self {
         Self(handle.expose_provenance())
     }
 
-    /// As clients have it.
+    /// Returns the handle for the client.
     pub(crate) fn for_client(self) -> fid_t {
         std::ptr::with_exposed_provenance_mut(self.0)
     }
@@ -48,9 +48,9 @@ impl Handle {
 #[derive(Debug)]
 struct Waiting {
     request: ConnectionRequest,
-    /// Endpoints that are open for it.
+    /// The number of open endpoints for it.
     endpoints: usize,
-    /// When it is rejected, if no endpoint is opened for it.
+    /// When it is rejected, if no endpoint is opened for it before.
     until: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ struct Table {
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// Requests in the table that have an `until`: reading events is free while there is none.
+/// The number of requests in the table with an `until`: reading events costs nothing while there is none.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
@@ -86,7 +86,7 @@ impl Table {
     }
 }
 
-/// Keeps a request until it is answered; the handle that names it.
+/// Keeps a request until it is answered; returns its handle.
 pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     with(|table| {
         let old = if table.free.len() > REUSE_AFTER { table.free.pop_front() } else { None };
@@ -99,18 +99,18 @@ pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     })
 }
 
-/// The request, if it waits for its answer.
+/// Returns the request, if it waits for its answer.
 pub(crate) fn find(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| table.waiting.get(&handle).map(|waiting| waiting.request.clone()))
 }
 
-/// The request was answered, or will not be: dropping it rejects it.
+/// Removes a request that was answered, or will not be: dropping it rejects it.
 pub(crate) fn take(handle: Handle) -> Option<ConnectionRequest> {
     with(|table| table.take(handle))
 }
 
-/// An endpoint is opened for the request, if it waits for its answer.
+/// Counts an endpoint that is opened for the request. Returns the request, if it waits for its answer.
 pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| {
@@ -123,7 +123,7 @@ pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     })
 }
 
-/// An endpoint that was opened for the request is closed.
+/// Counts an endpoint for the request that is closed.
 pub(crate) fn close_endpoint(handle: Handle) {
     with(|table| {
         let Some(waiting) = table.waiting.get_mut(&handle) else { return };
@@ -135,7 +135,7 @@ pub(crate) fn close_endpoint(handle: Handle) {
     });
 }
 
-/// Rejects the requests that nobody answered in time.
+/// Rejects the requests that were not answered in time.
 pub(crate) fn expire() {
     if ABANDONED.load(Ordering::Relaxed) == 0 {
         return;
@@ -145,7 +145,7 @@ pub(crate) fn expire() {
     drop(with(|table| table.take_all(|waiting| waiting.until.is_some_and(|until| until <= now))));
 }
 
-/// The listener at this address is closed: its requests cannot be answered any more.
+/// Removes the requests to a listener that is closed: they cannot be answered any more.
 pub(crate) fn forget_listener(at: SocketAddr) {
     drop(with(|table| table.take_all(|waiting| waiting.request.listener() == at)));
 }

@@ -14,17 +14,17 @@ unsafe impl<T: Send> Sync for Serial<T> {}
 
 impl<T> Serial<T> {
     /// # Safety
-    /// If `serialized`, whoever calls [`with`](Self::with) is alone in it.
+    /// If `serialized`, calls of [`with`](Self::with) never overlap.
     pub(crate) const unsafe fn new(value: T, serialized: bool) -> Self {
         let lock = if serialized { None } else { Some(Mutex::new(())) };
         Self { value: UnsafeCell::new(value), lock }
     }
 
-    /// Uses the state. `f` does not come back here.
+    /// Calls `f` with the state. `f` must not call this again.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let _guard = self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: nobody else is here: the lock is held, or `new` was promised so.
+        // SAFETY: no other call uses the value: the lock is held, or the caller of `new` promised it.
         f(unsafe { &mut *self.value.get() })
     }
 }

@@ -24,14 +24,14 @@ mod set;
 
 pub(crate) use self::set::Set;
 
-/// What endpoints know of their vector.
+/// The part of a vector that its endpoints share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     pub(crate) percale: AddressVector,
-    /// Insertions tell an event queue what became of them (FI_EVENT).
+    /// Insertions report their result to an event queue (FI_EVENT).
     asynchronous: bool,
-    /// Which one, once it is bound.
+    /// The event queue, once it is bound.
     reports: OnceLock<Reports>,
 }
 
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// By what a vector inserts without waiting.
+/// The means by which a vector inserts asynchronously.
 #[derive(Debug)]
 struct Reports {
     inserter: Inserter,
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn open(
     let mut builder =
         domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
     if let Some(name) = name {
-        // Numbers are the same in every process, wherever it wants the vector: map_addr need not be heeded.
+        // Numbers are the same in every process, wherever the vector is mapped: map_addr need not be obeyed.
         builder = builder.name(name).domain(domain.name.as_str());
     }
     if attr.flags & FI_READ != 0 {
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn open(
             return -error.errno();
         }
     };
-    // What was left open is answered (fi_av_open(3)).
+    // Fills in the attributes that the client left open (fi_av_open(3)).
     if let Some(numbers) = vector.numbers_in_memory().filter(|_| attr.map_addr.is_null()) {
         attr.map_addr = std::ptr::with_exposed_provenance_mut(numbers);
     }
@@ -149,7 +149,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     unsafe { Vector::close(fid, Vector::shared) }
 }
 
-/// Insertions tell this event queue what became of them (fi_av_bind(3)).
+/// Binds an event queue, to which insertions report their results (fi_av_bind(3)).
 unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: a vector of ours.
     let shared = unsafe { Vector::of(av) }.shared();
@@ -172,7 +172,7 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
     }
     let inserter = Inserter::new(&shared.percale, &events.shared().percale);
     events.shared().name_vector(inserter.id(), av);
-    // Of two calls at once one is refused: its inserter's name is forgotten as it is dropped.
+    // Of two concurrent calls one fails: its inserter's name is forgotten when it is dropped.
     match shared.reports.set(Reports { inserter, events: Arc::clone(events.shared()) }) {
         Ok(()) => 0,
         Err(_) => -libc::EINVAL,
@@ -224,7 +224,7 @@ unsafe extern "C" fn text(
     to
 }
 
-/// Copies a text that ends in a zero, cut to the room there is, and says how long it was.
+/// Copies a text that ends in a zero, cut to the size of the buffer, and writes its full length.
 ///
 /// # Safety
 /// `room` is readable and writable, and `to` writable for as many bytes.

@@ -18,14 +18,14 @@ use crate::object::{self, Object};
 use crate::queue::{self, Queue};
 use crate::{log, waiting};
 
-/// What members know of their set.
+/// The part of a wait set that its members share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     _fabric: Arc<fabric::Shared>,
     percale: WaitSet,
 }
 
-/// A member of a set, until dropped.
+/// Membership in a set, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Membership {
     set: Arc<Shared>,

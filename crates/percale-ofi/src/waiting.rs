@@ -1,4 +1,4 @@
-//! What clients ask of an object that can be waited for (fi_control(3)).
+//! Commands to objects that can be waited for (fi_control(3)).
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD};
 
-/// Answers one of a queue, counter or set that was opened with this kind of wait object.
+/// Executes a command to a queue, counter or set that was opened with this kind of wait object.
 ///
 /// # Safety
-/// As fi_control(3) says: the argument is where the answer to the command goes.
+/// As in fi_control(3): the argument points to the place for the command's answer.
 pub(crate) unsafe fn control<'a>(
     wait: u32,
     descriptor: impl FnOnce() -> io::Result<BorrowedFd<'a>>,

@@ -1,4 +1,4 @@
-//! Memory windows, which libfabric does not have: what C programs get by fi_open_ops(3) on a domain (`include/percale_fi_ext.h`).
+//! Memory windows, which libfabric does not have: the table that C programs get by fi_open_ops(3) on a domain (`include/percale_fi_ext.h`).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use crate::log;
 use crate::object::Object;
 use crate::region::Region;
 
-/// What fi_open_ops knows it by.
+/// The name for fi_open_ops.
 pub(crate) const NAME: &CStr = c"percale_windows";
 
 /// `struct percale_window`.
 pub(crate) struct Opened {
     fid: *mut fid_domain,
-    /// The domain is open as long as its windows are.
+    /// Keeps the domain open as long as its windows are.
     _domain: Arc<domain::Shared>,
     /// None once it is closed.
     window: Mutex<Option<Window>>,
@@ -96,10 +96,10 @@ impl Opened {
     }
 }
 
-/// What C says a window is to be bound to.
+/// Reads the part that a window is to be bound to.
 ///
 /// # Safety
-/// Null, or a part whose region is open.
+/// `part` is null, or names an open region.
 unsafe fn part<'a>(part: *const Part) -> Option<(&'a Region, Bound)> {
     // SAFETY: promised by the caller.
     let Part { mr, offset, length, access } = unsafe { part.as_ref().copied() }?;
@@ -169,7 +169,7 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
     0
 }
 
-/// Says by what name peers reach a window.
+/// Writes the key and address by which peers access a window.
 ///
 /// # Safety
 /// Both are null or writable.

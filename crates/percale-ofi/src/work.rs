@@ -1,7 +1,7 @@
-//! Deferred work (fi_trigger(3)): what fi_control(3) does on a domain.
+//! Deferred work (fi_trigger(3)): the commands for it that fi_control(3) executes on a domain.
 //!
-//! A queued structure belongs to the provider until the work has ended or was taken back. What is needed of it is read when it is
-//! queued; its context then keeps the number by which the work can be taken back.
+//! A queued structure belongs to the provider until the work has ended or was cancelled. Its fields are read when it is queued; its context then
+//! keeps the number by which the work can be cancelled.
 
 use std::ffi::{c_int, c_void};
 
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argume
     result.map_or_else(|code| -code, |()| 0)
 }
 
-/// A counter of ours; else -FI_EINVAL, which is said.
+/// Returns a counter of ours; otherwise logs a warning and returns `EINVAL`.
 ///
 /// # Safety
 /// Null, or some open object of the client's.
@@ -61,7 +61,7 @@ unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
 }
 
 /// # Safety
-/// The work is as fi_trigger(3) has it, and so is all that it names, until it has ended or is taken back.
+/// The work is as fi_trigger(3) requires, and so is all that it names, until it has ended or is cancelled.
 unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
     // SAFETY: promised by the caller.
     let given = unsafe { work.read() };
@@ -87,7 +87,7 @@ unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32>
     })
 }
 
-/// What the work does.
+/// Reads the operation of the work.
 ///
 /// # Safety
 /// As of [`queue`].
@@ -200,6 +200,6 @@ unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
 unsafe fn cancel(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
     // SAFETY: the context is ours to read, and longer.
     let words = unsafe { (&raw const (*work).context).cast::<[u64; 3]>().read() };
-    // AMB-39: what has begun goes on.
+    // AMB-39: work that has begun continues.
     if domain.percale.cancel_work(&WorkId::from_words(words)) { Ok(()) } else { Err(libc::ENOENT) }
 }

@@ -119,7 +119,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
         }
         thread::sleep(Duration::from_millis(20));
     };
-    // Whatever it forked is of its group; after a good end there is nobody.
+    // Its forked processes are in its group; after a successful end the group is empty.
     let group = Pid::from_child(&child);
     if status.is_none() {
         kill_process_group(group, Signal::KILL).ok();
@@ -236,7 +236,7 @@ macro_rules! vectors {
     };
 }
 
-/// Contexts, triggers, groups: what needs two endpoints of one process. The groups' names say the requirements.
+/// Contexts, triggers, groups: tests with two endpoints in one process. The names of the groups state the requirements.
 macro_rules! others {
     ($way:expr) => {
         #[test]
@@ -308,7 +308,7 @@ mod tcp {
     }
 }
 
-/// Memory of devices, on the machine's driver or on a double of it: `tests/c/devices.c`, whose groups' names say the requirements.
+/// Memory of devices, on the machine's driver or on a double of it: `tests/c/devices.c`. The names of its groups state the requirements.
 mod devices {
     use super::{Way, run_part};
 
@@ -349,7 +349,7 @@ mod devices {
     }
 }
 
-/// The registration cache as a C program has it: `tests/c/cache.c`, whose groups' names say the requirements.
+/// The registration cache as a C program uses it: `tests/c/cache.c`. The names of its groups state the requirements.
 mod cache {
     use super::{Way, run_part};
 

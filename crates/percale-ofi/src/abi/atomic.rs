@@ -66,48 +66,48 @@ tables! { TABLES;
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64,
             datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// The same from pieces.
+        /// Like `write`, from several pieces.
         writev(
             ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64,
             key: u64, datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// The same, with flags.
+        /// Like `writev`, described by a structure and with flags.
         writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize;
-        /// The same without a completion.
+        /// Like `write`, without a completion.
         inject(
             ep: *mut fid_ep, buf: *const c_void, count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32,
             op: u32,
         ) -> isize;
-        /// Changes remote memory and fetches what was there.
+        /// Changes remote memory and fetches the previous contents.
         readwrite(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32, op: u32,
             context: *mut c_void,
         ) -> isize;
-        /// The same with pieces.
+        /// Like `readwrite`, with several pieces.
         readwritev(
             ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, resultv: *mut fi_ioc,
             result_desc: *mut *mut c_void, result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32,
             op: u32, context: *mut c_void,
         ) -> isize;
-        /// The same, with flags.
+        /// Like `readwritev`, described by a structure and with flags.
         readwritemsg(
             ep: *mut fid_ep, msg: *const fi_msg_atomic, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
             result_count: usize, flags: u64,
         ) -> isize;
-        /// Changes remote memory if a comparison holds, and fetches what was there.
+        /// Changes remote memory if a comparison holds, and fetches the previous contents.
         compwrite(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, compare: *const c_void,
             compare_desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, dest_addr: fi_addr_t, addr: u64,
             key: u64, datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// The same with pieces.
+        /// Like `compwrite`, with several pieces.
         compwritev(
             ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, comparev: *const fi_ioc,
             compare_desc: *mut *mut c_void, compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
             result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// The same, with flags.
+        /// Like `compwritev`, described by a structure and with flags.
         compwritemsg(
             ep: *mut fid_ep, msg: *const fi_msg_atomic, comparev: *const fi_ioc, compare_desc: *mut *mut c_void,
             compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64,

@@ -110,7 +110,7 @@ structures! { STRUCTURES;
         auth_key_size: usize,
         /// An authorization key.
         auth_key: *mut u8,
-        /// Whose memory it is, `FI_HMEM_*`.
+        /// The kind of memory, `FI_HMEM_*`.
         iface: u32,
         /// Which device; smaller numbers are in the low bytes.
         device: u64,

@@ -69,7 +69,7 @@ structures! { STRUCTURES;
 
     /// An event.
     fi_eq_entry {
-        /// Whose.
+        /// The object that the event is about.
         fid: fid_t,
         /// Its context.
         context: *mut c_void,
@@ -79,7 +79,7 @@ structures! { STRUCTURES;
 
     /// An event that is an error.
     fi_eq_err_entry {
-        /// Whose.
+        /// The object that the event is about.
         fid: fid_t,
         /// Its context.
         context: *mut c_void,
@@ -97,9 +97,9 @@ structures! { STRUCTURES;
 
     /// A connection event. Data of the connection follows.
     fi_eq_cm_entry {
-        /// Whose.
+        /// The object that the event is about.
         fid: fid_t,
-        /// What was asked for; whoever reads it frees it.
+        /// The request's info; the reader of the event frees it.
         info: *mut fi_info,
         /// Data begins here.
         data: [u8; 0],
@@ -275,13 +275,13 @@ tables! { TABLES;
     fi_ops_cq {
         /// Reads completions; returns how many, -FI_EAGAIN, or -FI_EAVAIL.
         read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize;
-        /// The same, with sources.
+        /// Like `read`, with the source of each completion.
         readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t) -> isize;
         /// Reads an error.
         readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> isize;
         /// Waits for completions.
         sread(cq: *mut fid_cq, buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int) -> isize;
-        /// The same, with sources.
+        /// Like `sread`, with the source of each completion.
         sreadfrom(
             cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int,
         ) -> isize;

@@ -60,7 +60,7 @@ structures! { STRUCTURES;
 
     /// The context of a receive that several endpoints share.
     fi_recv_context {
-        /// Whose it became.
+        /// The endpoint that received the message.
         ep: *mut fid_ep,
         /// The application's.
         context: *mut c_void,
@@ -126,7 +126,7 @@ structures! { STRUCTURES;
         len: *mut usize,
         /// Flags.
         flags: u64,
-        /// Whose.
+        /// The context that the descriptor belongs to.
         ctx: *mut fid_xpu_ctx,
     }
 

@@ -183,7 +183,7 @@ structures! { STRUCTURES;
         max_xpu_ctx_cnt: usize,
     }
 
-    /// The fabric, and who provides it.
+    /// The fabric and its provider.
     fi_fabric_attr {
         /// An open fabric to use.
         fabric: *mut fid_fabric,

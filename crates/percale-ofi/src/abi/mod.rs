@@ -1,13 +1,13 @@
-//! libfabric's binary interface, written by hand: what its headers declare and a provider or its tests touch.
+//! libfabric's binary interface, written by hand: the declarations of its headers that a provider or its tests use.
 //!
-//! One file for each topic of the headers, with their names, so that a manual page and this room use the same words. Every
-//! structure is as long as the newest release knows it (2.6). Who reads a structure of a caller must know that a caller of an
-//! older API has a shorter one: growth is always at the tail, and each such field says `2.x`. Enumerations that a
-//! caller passes are plain integers, since a caller may pass anything. `layout` compares it all with installed headers.
+//! Each topic of the headers has a file of the same name, so that a manual page and this module use the same words. Every structure is as long as in
+//! the newest known release (2.6). A caller that was built for an older API passes a shorter structure, so a reader must check the caller's API
+//! version: structures only grow at the tail, and each field that was added says `2.x`. Enumerations that a caller passes are plain integers, since a
+//! caller may pass any value. `layout` compares all of this with installed headers.
 //!
-//! * Every structure has `ZERO`, all null and 0: what a C program gets from `memset`.
-//! * Every table of operations has `REFUSING`, complete and answering -FI_ENOSYS (or null, or 0) everywhere; a provider names
-//!   what it has, and takes the rest from there. libfabric's inline functions call many members without looking.
+//! * Every structure has `ZERO`, all null and 0: the result of `memset` in a C program.
+//! * Every table of operations has `REFUSING`: a complete table in which every operation returns -FI_ENOSYS (or null, or 0). A provider names the
+//!   operations that it implements and takes the rest from there. libfabric's inline functions call many members without checking them.
 
 #![expect(non_camel_case_types, reason = "the names are those of libfabric's headers")]
 

@@ -17,7 +17,7 @@ structures! { STRUCTURES;
     fi_provider {
         /// The provider's version.
         version: u32,
-        /// The newest API that it implements. The core passes a provider over whose API is older than the application's.
+        /// The newest API version that it implements. The core skips a provider with an older API version than the application's.
         fi_version: u32,
         /// The core's.
         context: fi_context,

@@ -32,7 +32,7 @@ structures! { STRUCTURES;
     fi_trigger_xpu {
         /// How many variables.
         count: c_int,
-        /// Whose, `FI_HMEM_*`.
+        /// The kind of device, `FI_HMEM_*`.
         iface: u32,
         /// Which device; smaller numbers are in the low bytes.
         device: u64,
@@ -48,7 +48,7 @@ structures! { STRUCTURES;
         trigger: fi_trigger_when<3>,
     }
 
-    /// The same, as long as [`fi_context2`].
+    /// Like [`fi_triggered_context`], but as long as [`fi_context2`].
     fi_triggered_context2 {
         /// `FI_TRIGGER_*`.
         event_type: u32,

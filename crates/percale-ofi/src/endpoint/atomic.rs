@@ -35,7 +35,7 @@ pub(super) const TABLE: fi_ops_atomic = fi_ops_atomic {
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// What an operation does, as percale has it.
+/// The parameters of an operation, in percale's terms.
 #[derive(Clone, Copy)]
 pub(super) struct What {
     pub(super) op: AtomicOp,
@@ -98,7 +98,7 @@ struct Operands {
 }
 
 impl Endpoint {
-    /// All memory is the client's, who keeps it as fi_atomic(3) has it.
+    /// All memory is the client's, which keeps it valid as fi_atomic(3) requires.
     #[inline]
     fn atomic(
         &self,
@@ -174,7 +174,7 @@ impl Endpoint {
         Ok(answer(unsafe { self.port()?.atomic(&work) }))
     }
 
-    /// An atomic operation that is not to begin now.
+    /// Reads an atomic operation that begins later.
     ///
     /// # Safety
     /// As of `atomic_as`.
@@ -242,7 +242,7 @@ impl Endpoint {
     }
 }
 
-/// An answer, whichever way it was found.
+/// Merges a result: either side is the code to return.
 fn either(result: Result<isize, isize>) -> isize {
     result.unwrap_or_else(|refused| refused)
 }

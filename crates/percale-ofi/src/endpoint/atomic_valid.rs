@@ -1,4 +1,4 @@
-//! Which atomic operations there are (fi_atomic(3), fi_query_atomic(3)).
+//! The atomic operations that are supported (fi_atomic(3), fi_query_atomic(3)).
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use percale::memory::atomic::{Kind, is_valid};
 use super::atomic::What;
 use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain, fid_ep};
 
-/// How many elements one operation changes; -FI_EOPNOTSUPP if there is no such operation.
+/// Returns how many elements one operation changes, and their size; -FI_EOPNOTSUPP if there is no such operation.
 fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
     let what = What::of(datatype, op).map_err(|code| code as c_int)?;
     if !is_valid(kind, what.op, what.datatype) {

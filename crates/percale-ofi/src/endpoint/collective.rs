@@ -3,8 +3,8 @@
 //! Where members have blocks for each other (all-gather, all-to-all, reduce-scatter, scatter, gather), `count` is the number of elements
 //! of one block, as in libfabric's own all-gather and scatter; the manual does not say.
 //!
-//! With FI_MR_COLLECTIVE, and with FI_MR_LOCAL, their memory is described, as [`described`](super::described) says: with the
-//! first, by regions that were registered with FI_COLLECTIVE too (MR-044, MR-045).
+//! With FI_MR_COLLECTIVE, and with FI_MR_LOCAL, their memory needs descriptions (see [`described`](super::described)): with the first, of regions
+//! that were registered with FI_COLLECTIVE too (MR-044, MR-045).
 
 use std::ffi::{c_int, c_void};
 
@@ -51,7 +51,7 @@ impl Elements {
     const NONE: Self = Self { buf: std::ptr::null(), desc: std::ptr::null_mut() };
 }
 
-/// What is done by whom.
+/// The arguments of one collective call.
 #[derive(Clone, Copy)]
 struct Call {
     group: fi_addr_t,

@@ -12,7 +12,7 @@ use crate::object::{Object, code};
 use crate::passive::{fits, parameter};
 use crate::requests;
 
-/// What can be wrong with a call is found before the call enables the endpoint (fi_cm(3)).
+/// Checks the arguments of a call before the call enables the endpoint (fi_cm(3)).
 fn checked(endpoint: &Endpoint, call: &str, data: &[u8]) -> Result<(), i32> {
     if !endpoint.single {
         log::warning!(FI_LOG_EP_CTRL, "{call}: only endpoints of type FI_EP_MSG have connections");
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len
         if let (Err(_), Some(events)) = (&accepted, &events) {
             events.settled(port.id());
         }
-        // What was refused for the endpoint's sake can still be answered, with another endpoint.
+        // A request that was refused because of the endpoint can still be answered, with another endpoint.
         if matches!(accepted, Ok(()) | Err(ConnectionError::Gone)) {
             drop(requests::take(handle));
         }

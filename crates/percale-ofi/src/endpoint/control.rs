@@ -34,7 +34,8 @@ pub(super) static CM: fi_ops_cm = fi_ops_cm {
     ..fi_ops_cm::REFUSING
 };
 
-/// Operations that may be posted at once, as far as anybody asks: queues grow (fi_endpoint(3), `size`).
+/// The number of operations that may be posted at once, as reported to applications: queues grow (fi_endpoint(3),
+/// `size`).
 pub(crate) const DEPTH: usize = 1 << 16;
 
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
@@ -91,8 +92,8 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
     }
 }
 
-/// Whether CUDA may be called, which it is for memory of its devices: it cannot be forbidden, and need not be allowed. Where there
-/// is no such device, fi_endpoint(3) wants that said.
+/// FI_OPT_CUDA_API_PERMITTED: CUDA is called for memory of its devices, which cannot be forbidden and need not be allowed. Without such a device,
+/// fi_endpoint(3) requires an error.
 fn cuda_calls(permitted: bool) -> c_int {
     match devices::device(FI_HMEM_CUDA, 0) {
         Err(_) => -libc::EINVAL,
@@ -158,7 +159,7 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
 }
 
 impl Endpoint {
-    /// Another object for the same endpoint, whose sends or receives have other default flags (fi_ep_alias(3)).
+    /// Makes another object for the same endpoint, with other default flags for its sends or receives (fi_ep_alias(3)).
     fn alias(&self, flags: u64) -> Result<Self, i32> {
         let (mut transmit, mut receive) = (self.transmit.defaults(), self.receive.defaults());
         match flags & (FI_TRANSMIT | FI_RECV) {

@@ -1,8 +1,8 @@
-//! The calls that post, of domains with FI_MR_LOCAL: operations describe their local memory, and what is not described, or by another
-//! region's description, or without the right for it, is refused with -FI_EINVAL before anything is done (MR-037, MR-038).
+//! The posting calls of domains with FI_MR_LOCAL. Operations describe their local memory. Memory without a description, with another region's
+//! description, or without the right for the operation is rejected with -FI_EINVAL before anything is done (MR-037, MR-038).
 //!
-//! These tables stand in the place of the others', so that nobody else pays for looking. A right to use memory for one kind of transfer is
-//! one for the other of the same direction (MR-054): FI_SEND and FI_WRITE lend bytes, FI_RECV and FI_READ take them.
+//! These tables replace the usual ones, so that other domains do not pay for the checks. A right to use memory for one kind of transfer also counts
+//! for the other kind of the same direction (MR-054): FI_SEND and FI_WRITE read the memory, FI_RECV and FI_READ write to it.
 
 use std::ffi::c_void;
 
@@ -75,7 +75,7 @@ impl Check<'_> {
             || domain.devices && description.is_null() && self.is_devices(buf, len)
     }
 
-    /// Whether memory that nothing describes is a device's: that need not be registered, unless FI_MR_HMEM says so (HMEM-012).
+    /// Whether memory without a description is device memory: that need not be registered, unless FI_MR_HMEM requires it (HMEM-012).
     #[cold]
     fn is_devices(&self, buf: *const c_void, len: usize) -> bool {
         // SAFETY: only asked about.
@@ -130,7 +130,8 @@ pub(super) unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
     if list.is_null() { std::ptr::null_mut() } else { unsafe { list.add(at).read() } }
 }
 
-/// How long elements are; what is no type is refused by who knows why.
+/// Returns the length of the elements in bytes, or 0 for an invalid type: the call itself rejects that with the right
+/// error.
 fn bytes(count: usize, datatype: u32) -> usize {
     let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
     datatype.map_or(0, |datatype| count.saturating_mul(datatype.size()))
@@ -169,7 +170,7 @@ macro_rules! described {
     )*};
 }
 
-/// The same of calls whose memory is in a structure.
+/// Like the macro above, for calls that take the memory in a structure.
 macro_rules! described_as {
     ($($name:ident => $call:path, $msg:ident: $structure:ty, ($($arg:ident: $type:ty),*),
        $($look:ident($($what:expr),*) $(unless $without:expr)?),+;)*) => {$(
@@ -263,7 +264,7 @@ described! {
         elements(result_desc, resultv, result_count, datatype, INTO);
 }
 
-// What is injected is copied before the call returns: it is nobody's to register.
+// Injected memory is copied before the call returns, so it needs no registration.
 described_as! {
     recvmsg => message::recvmsg, msg: fi_msg, (flags: u64), several(msg.desc, msg.msg_iov, msg.iov_count, INTO);
     sendmsg => message::sendmsg, msg: fi_msg, (flags: u64),

@@ -1,8 +1,8 @@
-//! Who makes progress on an endpoint, and who sleeps until it has something: what decides whether the endpoint has a lock.
+//! Which threads make progress on an endpoint, and which sleep until it has something: this decides whether the endpoint has a lock.
 //!
-//! All that can be in an endpoint besides the calls on the endpoint itself:
+//! Everything that can use an endpoint besides the calls on the endpoint itself:
 //!
-//! | who | when |
+//! | user | when |
 //! |---|---|
 //! | readers of its completion queues | always |
 //! | readers of its counters | always |
@@ -22,7 +22,7 @@ use crate::counter;
 use crate::domain::{self, Serialized};
 use crate::queue;
 
-/// What an endpoint is bound to, as far as it matters here.
+/// The objects that an endpoint is bound to, as far as they matter here.
 pub(super) struct Drivers<'a> {
     pub(super) domain: &'a domain::Shared,
     pub(super) queues: [Option<&'a Arc<queue::Shared>>; 2],
@@ -34,7 +34,7 @@ pub(super) struct Drivers<'a> {
 }
 
 impl Drivers<'_> {
-    /// Whether others than the thread that the client's promise leaves may be in the endpoint.
+    /// Whether other threads may use the endpoint than the one that the client's promise leaves.
     pub(super) fn need_a_lock(&self) -> bool {
         let slept_on = self.queues.iter().flatten().any(|queue| !queue.takes_directly())
             || self.counters.iter().any(|(_, counter)| counter.is_slept_on())

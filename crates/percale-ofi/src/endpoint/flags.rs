@@ -1,4 +1,4 @@
-//! What operations' flags mean to percale.
+//! The meaning of operations' flags for percale.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -25,8 +25,8 @@ const PAIRS: [(u64, OpFlags); 10] = [
     (FI_DISCARD, OpFlags::DISCARD),
 ];
 
-/// Flags that say nothing percale must know: completion is decided apart, data is an argument, and what is complete for
-/// transmission has left its buffer.
+/// Flags that need no flag of percale's: completion is decided separately, data is an argument, and an operation that
+/// is complete for transmission has left its buffer.
 const ELSEWHERE: u64 = FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_INJECT_COMPLETE;
 
 const KNOWN: u64 = {
@@ -38,8 +38,8 @@ const KNOWN: u64 = {
     all
 };
 
-/// percale's flags for an operation's. `None` if there is one that percale does not have (FI_COMMIT_COMPLETE, ...), or that is
-/// dealt with before (FI_TRIGGER).
+/// Converts an operation's flags to percale's. `None` if there is one that percale does not have (FI_COMMIT_COMPLETE, ...), or that is handled
+/// earlier (FI_TRIGGER).
 #[inline]
 pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     if flags & !KNOWN != 0 {
@@ -52,7 +52,7 @@ pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     Some(all)
 }
 
-/// Refuses default flags of operations that no operation can have: with the positive code, and a message that names `what` has them.
+/// Rejects default flags that no operation can have: with the positive code, and a message that names their owner `what`.
 pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
     let unknown = defaults & !(KNOWN | FI_TRIGGER);
     if unknown != 0 {
@@ -62,35 +62,35 @@ pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
     Ok(())
 }
 
-/// Operations without flags of their own begin as their contexts say (FI_TRIGGER among an endpoint's or alias' flags). No flag of
+/// Operations without flags of their own begin when their contexts require (FI_TRIGGER among the flags of an endpoint or alias). Not a flag of
 /// percale's.
 pub(crate) const TRIGGERED: OpFlags = OpFlags::from_bits_retain(1 << 31);
 
-/// One direction of an endpoint: what its operations report. Changed while the endpoint is set up, which clients serialize
-/// with everything else (fi_endpoint(3)).
+/// One direction of an endpoint: which completions its operations report. Changed while the endpoint is set up, which clients serialize with
+/// everything else (fi_endpoint(3)).
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
     /// Successes are reported.
     reports: AtomicBool,
-    /// Only of operations that ask for it (FI_SELECTIVE_COMPLETION).
+    /// Only operations that request it are reported (FI_SELECTIVE_COMPLETION).
     selective: AtomicBool,
     /// libfabric's flags of operations that have none of their own.
     defaults: AtomicU64,
-    /// percale's for the same.
+    /// percale's flags for these operations.
     ours: AtomicU32,
     /// Their memory may be a device's.
     devices: bool,
 }
 
 impl Direction {
-    /// One that reports nothing yet; `devices`: operations' memory may be a device's.
+    /// Makes a direction that reports nothing yet; `devices`: operations' memory may be a device's.
     pub(crate) fn new(defaults: u64, devices: bool) -> Self {
         let direction = Self { devices, ..Self::default() };
         direction.set_defaults(defaults);
         direction
     }
 
-    /// What the binding to a completion queue said.
+    /// Sets the options of the binding to a completion queue.
     pub(crate) fn bind(&self, reports: bool, selective: bool) {
         self.reports.store(reports, Ordering::Relaxed);
         self.selective.store(selective, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Direction {
         OpFlags::from_bits_retain(self.ours.load(Ordering::Relaxed))
     }
 
-    /// percale's flags for what is injected by a call of its own.
+    /// percale's flags for operations that a separate call injects.
     #[inline]
     pub(crate) const fn injecting(&self) -> OpFlags {
         if self.devices { OpFlags::INJECT.union(OpFlags::DEVICE) } else { OpFlags::INJECT }

@@ -24,7 +24,7 @@ pub(super) unsafe fn one(buf: *const c_void, len: usize) -> Segments {
     Segments::one(unsafe { piece(buf, len) })
 }
 
-/// Several pieces; -FI_EINVAL if there is no list of them, if there are more than percale takes, or their lengths overflow.
+/// Returns several pieces; -FI_EINVAL if the list is missing, if it has more pieces than percale takes, or if their lengths overflow.
 ///
 /// # Safety
 /// `iov` is null, or readable for `count` pieces, each as of [`Segment::new`].

@@ -25,9 +25,9 @@ pub(super) const TABLE: fi_ops_msg = fi_ops_msg {
     injectdata: Some(injectdata),
 };
 
-/// What the calls of messages, tagged or not, come down to. All memory is the client's, who keeps it as fi_msg(3) has it.
+/// The common implementation of the message calls, tagged or not. All memory is the client's, which keeps it valid as fi_msg(3) requires.
 ///
-/// What has one piece goes the short way, inlined for certain: what each call knows is then not asked for.
+/// A single piece takes the short path, which is always inlined: conditions that are constant in a call are then not tested.
 impl Endpoint {
     #[inline(always)]
     pub(super) fn send(
@@ -44,7 +44,7 @@ impl Endpoint {
         }
     }
 
-    /// A message that reports nothing, whose memory is the client's again when this returns.
+    /// Sends a message without a completion. The client may reuse its memory when this returns.
     #[inline(always)]
     pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
         match self.port() {

@@ -1,15 +1,16 @@
 //! `fid_ep`: an endpoint (fi_endpoint(3)).
 //!
-//! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened; [`origin`]: what it is opened from
-//! * [`objects`]: it and its aliases; the last one releases it; [`drivers`]: who may be in it at once
+//! * [`setup`]: the objects bound to it, and enabling it, which opens percale's endpoint; [`origin`]: the addresses, key and handle that it is opened
+//!   with
+//! * [`objects`]: it and its aliases; the last one releases it; [`drivers`]: the threads that may use it at once
 //! * [`scalable`]: several of them behind one address; [`halves`]: tables of those that only send or only receive
 //! * [`shared`]: contexts that endpoints share
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
-//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
-//!   [`trigger`]: what they post to begin later; [`collective`]: those of groups
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that check descriptions first; [`trigger`]: their
+//!   operations that begin later; [`collective`]: the operations of groups
 //!
-//! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
+//! Posting takes one branch on whether the endpoint is enabled, one on whether it has a lock, and percale's call.
 
 mod atomic;
 mod atomic_valid;
@@ -60,13 +61,13 @@ pub(crate) struct Endpoint {
     fid: fid_ep,
     /// There once the endpoint is enabled.
     port: OnceLock<Arc<Port>>,
-    /// Receives are from whom they say; else from anybody.
+    /// Receives take messages only from the source that they name; otherwise from any peer.
     directed: bool,
     /// It has one peer, whatever operations name.
     single: bool,
     /// Operations may wait for counters.
     triggers: bool,
-    /// Devices may set operations off.
+    /// Devices may start operations.
     xpu: bool,
     /// It may join groups.
     groups: bool,
@@ -83,21 +84,21 @@ unsafe impl Object for Endpoint {
     unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
         // SAFETY: promised by the caller; every object begins with a `fid`.
         let class = unsafe { pointer.as_ref() }?.fclass;
-        // SAFETY: the class says that it is of this type.
+        // SAFETY: an object of this class has this type.
         matches!(class, FI_CLASS_EP | FI_CLASS_TX_CTX | FI_CLASS_RX_CTX).then(|| unsafe { Self::of(pointer) })
     }
 }
 
-/// What endpoints are to be like, as an info has it.
+/// The properties that an info requests of endpoints.
 #[derive(Clone, Copy, Debug)]
 struct Wishes {
     /// FI_EP_
     kind: u32,
-    /// Receives are from whom they say.
+    /// Receives take messages only from the source that they name.
     directed: bool,
     /// Operations may wait for counters.
     triggers: bool,
-    /// Devices may set operations off.
+    /// Devices may start operations.
     xpu: bool,
     /// It may join groups.
     groups: bool,
@@ -108,7 +109,7 @@ struct Wishes {
 }
 
 impl Wishes {
-    /// Reads them; `call` is what the info was given to.
+    /// Reads them; `call` names the function that the info was passed to.
     ///
     /// # Errors
     /// The positive code, if there are default flags that no operation can have.
@@ -136,7 +137,7 @@ impl Wishes {
         })
     }
 
-    /// An endpoint with these is open.
+    /// Records that an endpoint with these is open.
     fn note(&self, domain: &domain::Shared) {
         if self.region_events {
             domain.rma_events.store(true, Ordering::Relaxed);
@@ -178,7 +179,7 @@ pub(crate) unsafe extern "C" fn open(
     Endpoint::new(FI_CLASS_EP, context, &control::OPS, wishes, setup).hand_out(ep)
 }
 
-/// As [`open`], with flags, of which there are none.
+/// Like [`open`], with flags; no flags are supported.
 pub(crate) unsafe extern "C" fn open_flagged(
     domain: *mut fid_domain,
     info: *mut fi_info,
@@ -275,7 +276,7 @@ impl Endpoint {
         let setup = Arc::clone(&self.setup);
         let object = Box::into_raw(Box::new(self));
         if !setup.add_object(object.cast()) {
-            // SAFETY: just made, and nobody has it.
+            // SAFETY: just made, and no other pointer to it exists.
             drop(unsafe { Box::from_raw(object) });
             return -FI_EOPBADSTATE; // Its endpoint is closed at once by another thread.
         }
@@ -318,7 +319,7 @@ impl Endpoint {
         self.receive.own()
     }
 
-    /// Whether operations can be posted. Until then the directions do not know what they report.
+    /// Whether operations can be posted. Until then the directions do not know which completions they report.
     #[inline]
     fn is_ready(&self) -> bool {
         self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
@@ -338,13 +339,13 @@ impl Endpoint {
         self.receive.flags(flags).ok_or_else(|| unsupported(flags))
     }
 
-    /// Whom an operation is for.
+    /// The peer that an operation is for.
     #[inline]
     const fn peer(&self, named: fi_addr_t) -> PeerAddress {
         if self.single { PeerAddress(0) } else { PeerAddress(named) }
     }
 
-    /// From whom a receive takes messages.
+    /// The peers from which a receive takes messages.
     #[inline]
     const fn from(&self, source: fi_addr_t) -> PeerAddress {
         if self.directed { PeerAddress(source) } else { PeerAddress::UNSPECIFIED }

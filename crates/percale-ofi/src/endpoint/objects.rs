@@ -1,6 +1,6 @@
 //! The client's objects for one endpoint: the endpoint and its aliases (fi_ep_alias(3)).
 //!
-//! The last of them to be closed releases the endpoint, in whichever order and from whichever threads they are closed.
+//! The last of them to be closed releases the endpoint, in any order and from any threads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,12 +19,12 @@ pub(super) struct State {
 }
 
 impl Objects {
-    /// While this is held no object is opened or closed.
+    /// Locks the set: while this is held no object is opened or closed.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more object is open; false if the endpoint was released.
+    /// Adds an open object; false if the endpoint was released.
     pub(super) fn add(&self, object: fid_t) -> bool {
         let mut state = self.lock();
         if !state.released {
@@ -50,7 +50,7 @@ impl State {
         self.released
     }
 
-    /// An object is closed. Whether the endpoint is to be released now.
+    /// Removes a closed object. Returns whether the endpoint is to be released now.
     pub(super) fn remove(&mut self, object: fid_t) -> bool {
         self.open.retain(|other| *other != object.addr());
         let releases = self.open.is_empty() && !self.released;

@@ -1,4 +1,4 @@
-//! Where an endpoint comes from, as the `fi_info` that it is opened with says: addresses, key, and handle (fi_endpoint(3)).
+//! The origin of an endpoint, in the `fi_info` that it is opened with: addresses, key, and handle (fi_endpoint(3)).
 
 use std::net::SocketAddr;
 
@@ -13,17 +13,17 @@ use crate::{address, authorization, log};
 pub(super) struct Origin {
     /// Its own address, if that is fixed.
     pub(super) source: Option<SocketAddr>,
-    /// The listener whose connection request it takes.
+    /// The address of the listener that received its connection request.
     pub(super) listener: Option<SocketAddr>,
-    /// Where it connects to by default.
+    /// The address that it connects to by default.
     pub(super) destination: Option<SocketAddr>,
     /// The request that it was opened for.
     pub(super) request: Option<Handle>,
-    /// Its own authorization key, in the place of the domain's.
+    /// Its own authorization key, instead of the domain's.
     pub(super) authorization: Option<Vec<u8>>,
 }
 
-/// What `info->handle` names.
+/// The object that `info->handle` names.
 enum Named<'a> {
     Nothing,
     Request(Handle),
@@ -34,7 +34,7 @@ impl Origin {
     /// Reads it.
     ///
     /// # Errors
-    /// The positive code, if the key cannot be used, the request was answered, or the handle is of nothing that endpoints are opened from.
+    /// The positive code, if the key cannot be used, the request was answered, or the handle names an object that endpoints cannot be opened from.
     /// Then nothing has changed.
     ///
     /// # Safety
@@ -51,8 +51,8 @@ impl Origin {
         match unsafe { named(info.handle) }? {
             Named::Nothing => Ok(origin),
             Named::Request(handle) => {
-                // An endpoint that takes a connection has an address of its own, but is named as the listener is, as accepted sockets
-                // are: clients compare these names.
+                // An endpoint that takes a connection has an address of its own, but its name is the listener's, as with accepted sockets: clients
+                // compare these names.
                 let source = origin.source.map(|listener| SocketAddr::new(listener.ip(), 0));
                 Ok(Self { listener: origin.source, source, request: Some(handle), ..origin })
             }
@@ -95,7 +95,7 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
             );
             Err(libc::ECONNABORTED)
         }
-        // SAFETY: the class says so.
+        // SAFETY: an object of this class has this type.
         FI_CLASS_PEP => Ok(Named::Passive(unsafe { Passive::of(handle) })),
         class => {
             log::warning!(

@@ -24,10 +24,10 @@ pub(crate) struct Port {
     shared: OnceLock<SharedEndpoint>,
 }
 
-// SAFETY: whoever makes an owned one promises that one thread at a time uses it (`Port::owned`).
+// SAFETY: an owned port is used by one thread at a time: the caller of `Port::owned` promises that.
 unsafe impl Sync for Port {}
 
-/// Calls the same method of either.
+/// Calls the same method of either endpoint.
 macro_rules! either {
     ($port:expr, $endpoint:ident => $call:expr) => {
         match $port.alone() {
@@ -57,25 +57,24 @@ impl Port {
     /// The endpoint, if it has no lock.
     #[inline(always)]
     fn alone(&self) -> Option<&Endpoint> {
-        // SAFETY: only `share` changes it: in a call of its own, while one thread at a time uses the port, as whoever made it
-        // promised.
+        // SAFETY: only `share` changes it, in a call of its own, while one thread at a time uses the port, as the caller of `owned` promised.
         unsafe { &*self.owned.get() }.as_ref()
     }
 
     /// The endpoint, if it has one.
     #[inline]
     fn together(&self) -> &SharedEndpoint {
-        // It is always one or the other.
+        // There is always one of the two.
         self.shared.get().unwrap_or_else(|| std::process::abort())
     }
 
-    /// The endpoint with a lock: from now on others than the client's threads drive it too.
+    /// Gives the endpoint a lock: from now on other threads than the client's drive it too.
     pub(crate) fn share(&self) -> Result<&SharedEndpoint, isize> {
         if let Some(shared) = self.shared.get() {
             return Ok(shared);
         }
-        // SAFETY: one thread at a time uses an endpoint without a lock, as whoever made the port promised, and this one is not
-        // in another call of it.
+        // SAFETY: one thread at a time uses an endpoint without a lock, as the caller of `owned` promised, and this thread is not in another call of
+        // it.
         let owned = unsafe { &mut *self.owned.get() };
         if let Some(endpoint) = owned.take() {
             match endpoint.share() {
@@ -243,7 +242,7 @@ impl Port {
         either!(self, endpoint => endpoint.rank_of(group, member))
     }
 
-    /// Whether it has a lock, so that whoever waits drives it.
+    /// Whether it has a lock, so that any waiting thread may drive it.
     pub(crate) fn is_shared(&self) -> bool {
         self.alone().is_none()
     }
@@ -253,7 +252,7 @@ impl Port {
         either!(self, endpoint => endpoint.count(what, counter))
     }
 
-    /// Whether it is not closed, because of windows of type 2A.
+    /// Whether bound windows of type 2A keep it open.
     pub(crate) fn is_held_by_windows(&self) -> bool {
         either!(self, endpoint => endpoint.is_held_by_windows())
     }
@@ -296,29 +295,29 @@ impl Port {
         endpoint.poll(entries)
     }
 
-    /// Whether a receive waits for a message; not looked at where others would wait for the lock.
+    /// Whether a receive waits for a message; not checked where other threads would wait for the lock.
     #[inline]
     pub(crate) fn has_receives(&self) -> bool {
         self.alone().is_some_and(Endpoint::has_receives)
     }
 
-    /// Watches for what is about to come over shared memory; not where others would wait for the lock.
+    /// Polls shared memory a little longer; not where other threads would wait for the lock.
     #[inline]
     pub(crate) fn linger(&self, at_most: std::time::Duration) -> bool {
         self.alone().is_some_and(|endpoint| endpoint.linger(at_most))
     }
 
-    /// Takes the error that is next among the endpoint's own results.
+    /// Takes the next error of the endpoint's own results.
     pub(crate) fn read_error(&self) -> Option<ErrorEntry> {
         either!(self, endpoint => endpoint.read_error())
     }
 
-    /// Whether its own results wait, after progress was made.
+    /// Whether there are results of its own, after making progress.
     pub(crate) fn has_results(&self) -> bool {
         either!(self, endpoint => endpoint.wait(Some(std::time::Duration::ZERO)))
     }
 
-    /// Reading and waiting for this counter, which is of a region, drives the endpoint from now on.
+    /// Makes reading and waiting for this counter, which is a region's, drive the endpoint from now on.
     pub(crate) fn drive_for(&self, counter: &Counter) -> Result<(), i32> {
         let shared = self.share().map_err(|refused| -(refused as i32))?;
         shared.drive_for(counter).map_err(|error| {
@@ -327,7 +326,7 @@ impl Port {
         })
     }
 
-    /// Closes the endpoint: its operations end, and who has it still finds it closed.
+    /// Closes the endpoint: its operations end. Remaining users find it closed.
     pub(crate) fn close(&self) {
         either!(self, endpoint => endpoint.shut());
     }
@@ -338,7 +337,7 @@ impl Port {
         either!(self, endpoint => endpoint.progress())
     }
 
-    /// Cancels what was posted with this context.
+    /// Cancels the operations that were posted with this context.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         either!(self, endpoint => endpoint.cancel(context))
     }
@@ -353,7 +352,7 @@ impl Port {
         either!(self, endpoint => endpoint.connect(address, data))
     }
 
-    /// Takes a connection.
+    /// Accepts a connection.
     pub(crate) fn accept(&self, request: &ConnectionRequest, data: &[u8]) -> Result<(), ConnectionError> {
         either!(self, endpoint => endpoint.accept(request, data))
     }
@@ -363,17 +362,17 @@ impl Port {
         either!(self, endpoint => endpoint.shutdown())
     }
 
-    /// The other side of the connection.
+    /// The address of the other side of the connection.
     pub(crate) fn peer_address(&self) -> Option<std::net::SocketAddr> {
         either!(self, endpoint => endpoint.peer_address())
     }
 
-    /// How events name it.
+    /// The number by which events name it.
     pub(crate) fn id(&self) -> u64 {
         either!(self, endpoint => endpoint.id())
     }
 
-    /// Where peers reach it.
+    /// The address at which peers reach it.
     pub(crate) fn address(&self) -> std::net::SocketAddr {
         either!(self, endpoint => endpoint.address())
     }

@@ -61,7 +61,8 @@ impl Endpoint {
         RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags }
     }
 
-    /// A write if it `writes`, else a read. All memory is the client's, who keeps it as fi_rma(3) has it.
+    /// Posts a write if it `writes`, else a read. All memory is the client's, which keeps it valid as fi_rma(3)
+    /// requires.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the calls of C have as many")]
     fn access(

@@ -27,7 +27,7 @@ use crate::log;
 use crate::object::{self, Object, code};
 use crate::vector::{self, Vector};
 
-/// What the contexts of an endpoint share.
+/// The state that the contexts of an endpoint share.
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     wishes: Wishes,
@@ -40,12 +40,12 @@ pub(crate) struct Shared {
 struct State {
     source: Option<SocketAddr>,
     vector: Option<Arc<vector::Shared>>,
-    /// By half and index, while such a context is open.
+    /// The open contexts, by half and index.
     setups: [Vec<Weak<Setup>>; 2],
     percale: Option<ScalableEndpoint>,
 }
 
-/// What an endpoint is: a whole one, or one of the contexts of a scalable endpoint.
+/// The kind of an endpoint: a whole one, or one of the contexts of a scalable endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
     /// It sends and receives.
@@ -57,7 +57,7 @@ pub(crate) enum Half {
 }
 
 impl Half {
-    /// Refuses flags of bindings that are of the other half.
+    /// Rejects flags of bindings that belong to the other half.
     pub(super) fn allows(self, flags: u64) -> Result<(), i32> {
         let others = match self {
             Self::Both => 0,
@@ -75,13 +75,13 @@ impl Half {
         Err(FI_EBADFLAGS)
     }
 
-    /// Whether operations that receive, or that do not, are posted to it.
+    /// Whether operations that receive, or that do not, can be posted to it.
     pub(crate) fn posts(self, receives: bool) -> bool {
         self == Self::Both || receives == (self == Self::Receive)
     }
 }
 
-/// Which context of which endpoint.
+/// A context of a scalable endpoint.
 pub(super) struct Seat {
     pub(super) whole: Arc<Shared>,
     pub(super) half: Half,
@@ -92,7 +92,7 @@ impl Seat {
     /// Opens percale's endpoint.
     ///
     /// # Errors
-    /// The positive code, if the scalable endpoint cannot be opened; else percale's reason.
+    /// The positive code, if the scalable endpoint cannot be opened; otherwise percale's reason.
     pub(super) fn open(&self, builder: EndpointBuilder<'_>, locked: bool) -> Result<Result<Port, BindError>, i32> {
         let whole = self.whole.percale()?;
         let sends = self.half == Half::Transmit;
@@ -146,11 +146,11 @@ impl Shared {
         Ok(state.percale.insert(percale).clone())
     }
 
-    /// The setup of a context, which is open already if an object for it is.
+    /// Returns the setup of a context; it exists already if an object for the context is open.
     fn setup(self: &Arc<Self>, half: Half, index: u16) -> Arc<Setup> {
         let place = (usize::from(half == Half::Receive), usize::from(index));
         let known = self.state().setups[place.0][place.1].upgrade();
-        // Asked without the lock, which setups take under theirs.
+        // Checked without the lock, which setups take while they hold their own.
         if let Some(setup) = known.filter(|setup| !setup.is_closed()) {
             return setup;
         }
@@ -187,7 +187,7 @@ pub(super) static RMA: fi_ops_rma = fi_ops_rma::REFUSING;
 pub(super) static ATOMIC: fi_ops_atomic = fi_ops_atomic::REFUSING;
 pub(super) static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
 
-/// An endpoint of which only the parts named are there.
+/// Makes an endpoint that has only the named parts.
 pub(super) fn bare(class: usize, context: *mut c_void, fi: &'static fi_ops, ops: &'static fi_ops_ep) -> fid_ep {
     fid_ep {
         fid: object::head(class, context, fi),
@@ -203,7 +203,7 @@ pub(super) fn bare(class: usize, context: *mut c_void, fi: &'static fi_ops, ops:
 
 static CM_NONE: fi_ops_cm = fi_ops_cm::REFUSING;
 
-/// How many contexts are asked for.
+/// Returns the requested number of contexts; `None` if there are not so many.
 fn count(asked: usize) -> Option<u16> {
     u16::try_from(asked.max(1)).ok().filter(|count| *count <= CONTEXT_LIMIT)
 }
@@ -259,7 +259,7 @@ unsafe extern "C" fn close(sep: fid_t) -> c_int {
     unsafe { Scalable::close(sep, |scalable| &scalable.shared) }
 }
 
-/// A vector, for all contexts. An event queue is taken, and has nothing to tell.
+/// Binds a vector, for all contexts. An event queue is accepted, but there are no events for it.
 unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
     // SAFETY: a scalable endpoint of ours.
     let shared = &unsafe { Scalable::of(sep) }.shared;

@@ -1,4 +1,4 @@
-//! What is bound to an endpoint, and its percale endpoint, opened when it is enabled.
+//! The objects that are bound to an endpoint, and its percale endpoint, opened when it is enabled.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::queue::{self, Queue};
 use crate::requests;
 use crate::vector::{self, Vector};
 
-/// What the aliases of an endpoint share.
+/// The state that the aliases of an endpoint share.
 pub(crate) struct Setup {
     domain: Arc<domain::Shared>,
     /// FI_EP_
@@ -40,13 +40,13 @@ pub(crate) struct Setup {
     objects: Objects,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
-    /// What is done once percale's endpoint has its number.
+    /// Calls to make once percale's endpoint has its number.
     later: Mutex<Vec<Later>>,
-    /// It is a context of a scalable endpoint.
+    /// Its context, if it is one of a scalable endpoint.
     seat: Option<Seat>,
 }
 
-/// What was bound before the endpoint was enabled, and is held until it is closed.
+/// The objects bound before the endpoint was enabled, held until it is closed.
 #[derive(Default)]
 struct Bound {
     origin: Origin,
@@ -66,12 +66,12 @@ struct Reports {
     selective: bool,
 }
 
-/// What waits for an endpoint to be enabled; it is given the endpoint's number.
+/// A call that waits until an endpoint is enabled; its argument is the endpoint's number.
 type Later = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
 
-/// What counters of endpoints count.
+/// The kinds of operations that counters of endpoints count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// A multi-receive buffer with less than this left is released, unless the client says otherwise.
+/// A multi-receive buffer with less room than this is released, unless the client sets another limit.
 pub(super) const MULTI_MINIMUM: usize = 64;
 
 pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) -> c_int {
@@ -80,10 +80,10 @@ pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) 
 }
 
 impl Setup {
-    /// Of an endpoint, as an info describes it.
+    /// Makes the setup of an endpoint from an info.
     ///
     /// # Errors
-    /// The positive code of what is wrong with the info.
+    /// The positive code, if the info is invalid.
     ///
     /// # Safety
     /// The info's addresses and keys are as long as it says, and its handle is null, of a request, or of an open object.
@@ -93,7 +93,7 @@ impl Setup {
         Ok(Self::with(domain, wishes, Bound { origin, ..Bound::default() }, None))
     }
 
-    /// Of a context of a scalable endpoint.
+    /// Makes the setup of a context of a scalable endpoint.
     pub(super) fn of_context(domain: &Arc<domain::Shared>, wishes: &Wishes, seat: Seat) -> Self {
         Self::with(domain, wishes, Bound::default(), Some(seat))
     }
@@ -112,12 +112,12 @@ impl Setup {
         }
     }
 
-    /// Which half of a context of a scalable endpoint it is.
+    /// The half of a scalable endpoint that it belongs to.
     pub(crate) fn half(&self) -> Half {
         self.seat.as_ref().map_or(Half::Both, |seat| seat.half)
     }
 
-    /// One more object of the client's is for this endpoint; false if the endpoint was closed.
+    /// Adds an object of the client's for this endpoint; false if the endpoint was closed.
     pub(super) fn add_object(&self, object: fid_t) -> bool {
         self.objects.add(object)
     }
@@ -127,7 +127,7 @@ impl Setup {
         self.objects.lock().is_released()
     }
 
-    /// An object of the client's is closed, and with the last one the endpoint.
+    /// Closes an object of the client's, and with the last one the endpoint.
     ///
     /// # Errors
     /// The positive code, if windows of type 2A hold the endpoint (MW-039). Then the object stays open.
@@ -151,7 +151,7 @@ impl Setup {
         Ok(())
     }
 
-    /// The event queue whose events name the endpoint.
+    /// The event queue for events that name the endpoint; only connected endpoints have one.
     fn named_at(&self) -> Option<Arc<events::Shared>> {
         self.events().filter(|_| self.kind == FI_EP_MSG)
     }
@@ -169,7 +169,7 @@ impl Setup {
         self.port.get()
     }
 
-    /// The number of percale's endpoint; if that is not open yet, something is done once it is.
+    /// Returns the number of percale's endpoint; if that is not open yet, registers a call for when it is.
     pub(crate) fn id_or_later(&self, make: impl FnOnce() -> Later) -> Option<u64> {
         // The endpoint is opened under this lock.
         let _bound = self.bound();
@@ -207,17 +207,17 @@ impl Setup {
         }
     }
 
-    /// Where the endpoint's events go.
+    /// The event queue of the endpoint.
     pub(crate) fn events(&self) -> Option<Arc<events::Shared>> {
         self.bound().events.clone()
     }
 
-    /// Whether its vector is such.
+    /// Whether the bound vector satisfies `is`.
     pub(crate) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
         self.bound().vector.as_ref().is_some_and(is)
     }
 
-    /// Where to connect to, if nobody says otherwise.
+    /// The address to connect to by default.
     pub(super) fn destination(&self) -> Option<SocketAddr> {
         self.bound().origin.destination
     }
@@ -227,7 +227,7 @@ impl Setup {
         self.bound().origin.request
     }
 
-    /// Fixes the address; false if it has one.
+    /// Fixes the address; returns false if the endpoint is open already.
     pub(super) fn set_source(&self, address: SocketAddr) -> bool {
         // The endpoint is opened under this lock.
         let mut bound = self.bound();
@@ -250,7 +250,7 @@ impl Setup {
         }
     }
 
-    /// Tells an object's directions what they report.
+    /// Binds an object's directions to the completions that the endpoint reports for them.
     pub(super) fn directions(&self, transmit: &Direction, receive: &Direction) {
         let bound = self.bound();
         for (direction, reports) in [(transmit, &bound.transmit), (receive, &bound.receive)] {
@@ -347,7 +347,7 @@ impl Setup {
         Err(libc::EINVAL)
     }
 
-    /// Refuses objects of other domains.
+    /// Rejects objects of other domains.
     fn is_here(&self, domain: &Arc<domain::Shared>) -> Result<(), i32> {
         if Arc::ptr_eq(domain, &self.domain) {
             return Ok(());
@@ -477,7 +477,8 @@ impl Setup {
         later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
     }
 
-    /// The last object for the endpoint is closed: its operations end, and nothing is read from it any more.
+    /// Closes percale's endpoint when the last object for it is closed: its operations end, and nothing is read from it
+    /// any more.
     fn release(&self) {
         let bound = std::mem::take(&mut *self.bound());
         if let Some(request) = bound.origin.request {
@@ -498,7 +499,7 @@ impl Setup {
     }
 }
 
-/// Binds something of which an endpoint has one.
+/// Binds an object of a kind of which an endpoint has at most one.
 fn once<T>(place: &mut Option<Arc<T>>, given: &Arc<T>, what: &str) -> Result<(), i32> {
     if place.is_some() {
         log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has one {what} already");

@@ -1,7 +1,7 @@
 //! Shared contexts: `fi_srx_context` and `fi_stx_context` (fi_endpoint(3)).
 //!
-//! A shared receive context is percale's. What it receives is reported by the endpoint that received it, whose completion queue must be bound
-//! for all receives. A shared transmit context is a name: percale's endpoints have nothing for sending that they could share.
+//! A shared receive context is percale's. The endpoint that received a message reports it; a completion queue must be bound to that endpoint for all
+//! receives. A shared transmit context is only a name: percale's endpoints have nothing for sending that they could share.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ impl Receives {
     }
 }
 
-/// What a receive context's endpoints know of it.
+/// The part of a receive context that its endpoints share.
 pub(crate) struct Receives {
     domain: Arc<domain::Shared>,
     pub(super) percale: SharedReceive,
-    /// Receives are from whom they say; else from anybody.
+    /// Receives take messages only from the source that they name; otherwise from any peer.
     directed: bool,
     flags: Direction,
     multi_minimum: AtomicUsize,
@@ -156,12 +156,12 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
     0
 }
 
-/// What a receive is for.
+/// The parameters of a receive.
 struct What {
     from: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
-    /// Of its own, if it has any.
+    /// Its own flags, if it has any.
     flags: Option<u64>,
 }
 

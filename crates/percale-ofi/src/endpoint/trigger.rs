@@ -1,7 +1,7 @@
 //! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered ones, and those of deferred work.
 //!
-//! Endpoints for such are opened with FI_TRIGGER. Whoever counts begins their operations: so the first one makes a shared endpoint of
-//! one without a lock. (Clients ask for FI_TRIGGER that never trigger anything, by asking for all that there is.)
+//! Endpoints for these are opened with FI_TRIGGER. The thread that counts begins their operations, so the first such operation makes a shared
+//! endpoint of one without a lock. (Many clients request FI_TRIGGER without using it, because they request all capabilities.)
 
 use std::ffi::c_void;
 
@@ -20,26 +20,26 @@ use crate::object::Object;
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// How an operation comes to be begun.
+/// How an operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// At once.
     Now,
-    /// As FI_TRIGGER says.
+    /// As its FI_TRIGGER context requires.
     Triggered,
-    /// As deferred work, which reports nothing unless it is asked to.
+    /// As deferred work, which reports nothing unless that is requested.
     Deferred,
 }
 
 impl Begins {
-    /// What an operation's flags say.
+    /// Reads an operation's flags.
     #[inline]
     pub(super) const fn of(flags: u64) -> Self {
         if flags & FI_TRIGGER == 0 { Self::Now } else { Self::Triggered }
     }
 }
 
-/// percale does not know that flag.
+/// Removes the mark, which percale does not know.
 const fn without_mark(mut operation: Operation) -> Operation {
     let flags = match &mut operation {
         Operation::Send(work) => &mut work.flags,
@@ -67,7 +67,7 @@ impl Endpoint {
         Ok(ours)
     }
 
-    /// A send, or a receive.
+    /// Reads a send, or a receive.
     ///
     /// # Safety
     /// `msg` is as fi_msg(3) has it.
@@ -98,7 +98,7 @@ impl Endpoint {
         Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag: None, data, context, flags }))
     }
 
-    /// The same, tagged.
+    /// Reads a tagged message.
     ///
     /// # Safety
     /// `msg` is as fi_tagged(3) has it.
@@ -123,7 +123,7 @@ impl Endpoint {
         Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag, data, context, flags }))
     }
 
-    /// Posts an operation that begins as its context says.
+    /// Posts an operation that begins as its context requires.
     ///
     /// # Safety
     /// The context is as fi_trigger(3) has it, and so is the operation's memory.
@@ -172,7 +172,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint that deferred work is done by.
+    /// Returns the endpoint that does deferred work.
     pub(crate) fn for_work(&self) -> Result<&SharedEndpoint, isize> {
         if !self.triggers {
             log::warning!(FI_LOG_EP_DATA, "deferred work needs an endpoint that was opened with FI_TRIGGER");

@@ -1,4 +1,4 @@
-//! What is posted for memory windows (`include/percale_fi_ext.h`).
+//! The operations of memory windows (`include/percale_fi_ext.h`).
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use percale::{Bind, OpFlags, RawRegion, RemoteMemory, SendWork, Window, WindowAc
 use super::{Endpoint, answer, local, refusal};
 use crate::abi::fi_addr_t;
 
-/// What a window is bound to: a part of a region, and what peers may do with it.
+/// The part of a region that a window is bound to, and the rights of peers.
 #[derive(Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) range: Range<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct Bound {
 }
 
 impl Endpoint {
-    /// Binds a window of type 2 for a peer; the name that it uses.
+    /// Binds a window of type 2 for a peer; returns the remote memory that the peer uses.
     #[expect(clippy::too_many_arguments, reason = "the call of C has as many")]
     pub(crate) fn bind_window(
         &self,
@@ -45,7 +45,7 @@ impl Endpoint {
     /// Sends a message that invalidates a key of the receiver's.
     ///
     /// # Safety
-    /// The buffer is the client's, who keeps it as fi_msg(3) has it.
+    /// The buffer is the client's, which keeps it valid as fi_msg(3) requires.
     pub(crate) unsafe fn send_invalidating(
         &self,
         buffer: (*const c_void, usize),

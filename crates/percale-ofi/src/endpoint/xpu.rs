@@ -1,7 +1,7 @@
-//! Operations that a device's store begins (fi_trigger(3), FI_TRIGGER_XPU; fi_endpoint(3), FI_OPT_XPU_TRIGGER).
+//! Operations that begin when a device writes a variable (fi_trigger(3), FI_TRIGGER_XPU; fi_endpoint(3), FI_OPT_XPU_TRIGGER).
 //!
-//! An operation needs one variable of 64 bits, in the host's memory, which is mapped for the device. Devices are named as memory is
-//! (`FI_HMEM_*`): a thread that stores is `FI_HMEM_SYSTEM`, device 0; CUDA's are there if their driver is; others are refused.
+//! An operation needs one variable of 64 bits, in the host's memory, which is mapped for the device. Devices have the same names as kinds of memory
+//! (`FI_HMEM_*`): a thread that writes is `FI_HMEM_SYSTEM`, device 0; CUDA devices are available if their driver is; others are rejected.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -19,10 +19,10 @@ use crate::abi::{
 use crate::log;
 use crate::region::devices;
 
-/// Variables that an operation needs.
+/// The number of variables that an operation needs.
 const NEEDED: i32 = 1;
 
-/// The device that writes; `None`: a thread does. An error if there are no variables for such a device.
+/// Returns the device that writes; `None`: a thread. Fails if there are no variables for such a device.
 fn writer(wanted: &fi_trigger_xpu) -> Result<Option<Device>, i32> {
     if wanted.iface == FI_HMEM_SYSTEM {
         return if wanted.device == 0 { Ok(None) } else { Err(FI_EOPNOTSUPP) };
@@ -61,7 +61,8 @@ impl Endpoint {
         0
     }
 
-    /// Posts an operation that begins when its variable was written, and tells the client which that is (XPU-008 to XPU-016).
+    /// Posts an operation that begins when its variable is written, and writes the variable's description to the client's context (XPU-008 to
+    /// XPU-016).
     ///
     /// # Safety
     /// The context is as fi_trigger(3) has it, and so is the operation's memory.
@@ -109,7 +110,7 @@ impl Endpoint {
         // SAFETY: the client keeps the memory until the operation has completed.
         let posted = unsafe { port.when_written(operation, &variable) };
         if posted.is_ok() {
-            // Nobody can write the variable before this call has returned, so the operation waits, and its context is there.
+            // The client learns the variable's address only when this call returns, so the operation still waits, and its context is there.
             // SAFETY: there is room for one.
             unsafe { wanted.var.write(told) };
             let count = offset_of!(fi_triggered_context, trigger) + offset_of!(fi_trigger_xpu, count);

@@ -1,4 +1,4 @@
-//! Events as libfabric has them.
+//! Events in libfabric's form.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
@@ -25,7 +25,8 @@ impl Fid {
     /// The client's context of the object.
     ///
     /// # Safety
-    /// It is open: it is named in [`Names`], whose lock is held, and whoever closes it forgets its name first.
+    /// The object is open: it is named in [`Names`], the caller holds the lock of the names, and closing an object
+    /// removes its name first.
     pub(super) unsafe fn context(self) -> Context {
         // SAFETY: promised by the caller.
         Context(unsafe { (*self.0).context })
@@ -39,37 +40,37 @@ pub(super) struct Context(pub(super) *mut c_void);
 // SAFETY: never followed.
 unsafe impl Send for Context {}
 
-// SAFETY: a name; who follows it says why that is sound.
+// SAFETY: a name; each place that follows it gives the reason why that is sound.
 unsafe impl Send for Fid {}
 
-/// Whom events are about.
+/// The objects that events are about.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
     /// Address vectors by their inserters' numbers. Insertions that are under way outlive them, and so do their names.
     pub(super) vectors: HashMap<u64, Inserting>,
-    /// Regions whose registrations have yet to end, by numbers of their own, and their contexts.
+    /// Regions with an unfinished registration, by numbers of their own, and their contexts.
     pub(super) regions: HashMap<u64, (Fid, Context)>,
     /// Groups by their numbers, and the contexts that they were joined with.
     pub(super) groups: HashMap<u64, (Fid, Context)>,
-    /// Those whose connections are over, and were said to be.
+    /// Endpoints with a connection that has ended, where the end was reported.
     pub(super) over: HashSet<u64>,
-    /// Passive endpoints, and what the endpoints are like that take their connections.
+    /// Passive endpoints, and the attributes of the endpoints that take their connections.
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }
 
-/// An address vector whose insertions end with events.
+/// An address vector that reports the end of insertions as events.
 #[derive(Debug)]
 pub(super) struct Inserting {
     pub(super) fid: Fid,
-    /// Insertions that have yet to end.
+    /// Insertions that have not ended.
     under_way: u64,
     closed: bool,
 }
 
 impl Names {
-    /// A number for a region's registration.
+    /// Assigns a number to a region's registration.
     pub(super) fn name_region(&mut self, fid: Fid, context: Context) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -77,19 +78,19 @@ impl Names {
         number
     }
 
-    /// Events of this inserter name the vector.
+    /// Makes events of this inserter name the vector.
     pub(super) fn name_vector(&mut self, inserter: u64, fid: Fid) {
         self.vectors.insert(inserter, Inserting { fid, under_way: 0, closed: false });
     }
 
-    /// An insertion begins.
+    /// Counts an insertion that begins.
     pub(super) fn begin_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way += 1;
         }
     }
 
-    /// An insertion has ended.
+    /// Counts an insertion that has ended.
     pub(super) fn end_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way = vector.under_way.saturating_sub(1);
@@ -97,7 +98,7 @@ impl Names {
         self.forget_if_over(inserter);
     }
 
-    /// The vector is closed.
+    /// Forgets a vector that is closed, once its insertions have ended.
     pub(super) fn forget_vector(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.closed = true;
@@ -112,14 +113,14 @@ impl Names {
     }
 }
 
-/// How long a request for a connection is held back for the connection before.
+/// How long a connection request is held back for the connection before it.
 const HELD_BACK: Duration = Duration::from_millis(200);
 
-/// Connections that were accepted and have yet to stand, and the requests that came meanwhile.
+/// Connections that were accepted and are not yet established, and the requests that arrived in the meantime.
 ///
-/// Who asks may have its connection, and ask for the next, before the side that accepted has seen that the first one stands: they
-/// come by different ways. Clients read an event queue for both, and expect the first connection's end first (fi_cm(3)), as they
-/// get it where accepting is the last step. So requests wait, for a short time, for what comes from the same machine.
+/// The connecting side may have its connection, and request the next one, before the accepting side has seen that the first one is established: the
+/// two arrive over different channels. Clients read one event queue for both, and expect the first connection to be established before the next
+/// request (fi_cm(3)), which is the order where accepting is the last step. So requests wait, for a short time, for what comes from the same machine.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     endpoints: HashMap<u64, (IpAddr, Instant)>,
@@ -127,12 +128,12 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// This endpoint takes a connection from there.
+    /// Records that this endpoint takes a connection from that address.
     pub(super) fn accepts(&mut self, endpoint: u64, from: IpAddr) {
         self.endpoints.insert(endpoint, (from, Instant::now() + HELD_BACK));
     }
 
-    /// It has it, or will not have it.
+    /// Records that the endpoint has its connection, or will not get it.
     pub(super) fn settled(&mut self, endpoint: u64) {
         self.endpoints.remove(&endpoint);
     }
@@ -142,7 +143,7 @@ impl Settling {
         !self.requests.is_empty()
     }
 
-    /// Takes an event that came; gives it back unless it is to wait.
+    /// Takes an event that arrived; returns it unless it has to wait.
     pub(super) fn pass(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::ConnectionRequest(request) if self.is_awaited(request.from().ip()) => {
@@ -159,7 +160,7 @@ impl Settling {
         }
     }
 
-    /// No other event has come: the oldest request that need not wait any longer.
+    /// Returns the oldest request that need not wait any longer. Called when no other event has arrived.
     pub(super) fn release(&mut self) -> Option<Event> {
         let at = self.requests.iter().position(|request| !self.is_awaited(request.from().ip()))?;
         self.requests.remove(at).map(Event::ConnectionRequest)
@@ -182,7 +183,7 @@ pub(super) struct Asked {
 unsafe impl Send for Asked {}
 
 impl Asked {
-    /// For a request from this address.
+    /// Makes the answer for a request from this address.
     pub(super) fn new(request: ConnectionRequest, from: SocketAddr, like: &Copied) -> Option<Self> {
         let request_at = request.listener();
         // Without an answer the request is dropped, which rejects it.
@@ -191,7 +192,7 @@ impl Asked {
         Some(asked)
     }
 
-    /// The client has it now.
+    /// Gives up ownership: the client has it now.
     pub(super) fn hand_over(self) {
         std::mem::forget(self);
     }
@@ -200,41 +201,41 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.info.is_null() {
-            // SAFETY: nobody else has it.
+            // SAFETY: no other pointer to it is in use.
             drop(unsafe { Copied::adopt(self.info) });
         }
         drop(requests::take(self.handle));
     }
 }
 
-/// An event that was looked at.
+/// An event that was peeked at.
 #[derive(Debug)]
 pub(super) enum Record {
     /// Written by the client.
     User { code: u32, data: Vec<u8> },
-    /// Of a connection.
+    /// A connection event.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
     /// A registration has ended.
     Registered { fid: Fid, context: Context },
-    /// An error: it could not be made.
+    /// An error: the region was not registered.
     Unregistered { fid: Fid, context: Context, errno: i32 },
-    /// An error: there will be no connection.
+    /// An error: the connection was refused.
     Refused { fid: Fid, context: Context, error: ErrorCode, data: Vec<u8> },
     /// A group was joined.
     Joined { fid: Fid, context: Context },
-    /// An error: it was not.
+    /// An error: a group was not joined.
     NotJoined { fid: Fid, context: Context, error: ErrorCode },
-    /// An asynchronous insertion is over.
+    /// An asynchronous insertion has ended.
     Inserted { fid: Fid, context: u64, count: u64 },
-    /// An error: one address was not inserted. With the reason in words.
+    /// An error: one address was not inserted. `reason` is a text.
     NotInserted { fid: Fid, context: u64, index: u64, code: i32, reason: Vec<u8> },
 }
 
-/// Bytes of a connection's event without its data.
+/// The size of a connection event without its data.
 pub(super) const HEAD: usize = size_of::<fi_eq_cm_entry>();
 
 impl Record {
-    /// Number and bytes, of data as much as `room` allows.
+    /// Returns the event's number and bytes, with as much data as `room` allows.
     pub(super) fn bytes(&self, room: usize) -> (u32, Vec<u8>) {
         match self {
             Self::User { code, data } => (*code, data.clone()),
@@ -272,12 +273,12 @@ impl Record {
         )
     }
 
-    /// Whether it is a connection request, which comes with what the client answers it by.
+    /// Whether it is a connection request, which carries the handle for the client's answer.
     pub(super) const fn is_request(&self) -> bool {
         matches!(self, Self::Connection { request: Some(_), .. })
     }
 
-    /// Bytes that a client must have room for.
+    /// The least size of the client's buffer.
     pub(super) fn least(&self) -> usize {
         match self {
             Self::User { data, .. } => data.len(),
@@ -287,7 +288,7 @@ impl Record {
         }
     }
 
-    /// The error entry of an error, and the data that goes with it.
+    /// Returns the error entry of an error, and its data.
     pub(super) fn error(self) -> Option<(fi_eq_err_entry, Vec<u8>)> {
         let entry = |fid: Fid, context, data, err, prov_errno| fi_eq_err_entry {
             fid: fid.0,
@@ -323,14 +324,14 @@ mod tests {
     fn the_name_of_a_vector_is_given_up_when_it_is_closed_and_nothing_is_under_way() {
         let mut names = Names::default();
         let fid = || Fid(std::ptr::null_mut());
-        // Closed while nothing is under way: at once.
+        // Closed without unfinished insertions: removed at once.
         names.name_vector(1, fid());
         names.begin_insertion(1);
         names.end_insertion(1);
         assert!(names.vectors.contains_key(&1), "an open vector's events have its name");
         names.forget_vector(1);
         assert!(names.vectors.is_empty());
-        // Closed before its insertions have ended: with the last of them.
+        // Closed before its insertions have ended: removed with the last of them.
         names.name_vector(2, fid());
         names.begin_insertion(2);
         names.begin_insertion(2);
@@ -339,7 +340,7 @@ mod tests {
         assert!(names.vectors.contains_key(&2), "an event is still to come");
         names.end_insertion(2);
         assert!(names.vectors.is_empty());
-        // Nothing stays of many vectors, nor comes back with a late end.
+        // Many vectors leave nothing behind, also after a late end.
         for inserter in 3..1000 {
             names.name_vector(inserter, fid());
             names.begin_insertion(inserter);

@@ -1,8 +1,8 @@
-//! Capabilities: which there are, what they are called, and which an answer has (fi_getinfo(3)).
+//! Capabilities: the supported ones, their names, and those of an answer (fi_getinfo(3)).
 
 use crate::abi::*;
 
-/// What an application asks for explicitly, and gets only then.
+/// Capabilities that an application gets only if it requests them explicitly.
 const PRIMARY: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -17,13 +17,13 @@ const PRIMARY: u64 = FI_MSG
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
 const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// What costs nothing, so that every answer has it. Both kinds of peers also where the transport is pinned to one: a client that
-/// looks for both would not see us, and what the pinned transport cannot reach fails with that reason.
+/// Capabilities without costs, which every answer has. Both kinds of peers are among them also where the transport is pinned to one: a client that
+/// requires both would not get an answer otherwise, and operations to peers that the pinned transport cannot reach fail with that reason.
 const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 
-/// Of domains.
+/// Capabilities of domains.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
-/// Of the transmitting side.
+/// Capabilities of the transmitting side.
 const TRANSMIT: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -37,7 +37,7 @@ const TRANSMIT: u64 = FI_MSG
     | FI_XPU
     | FI_NAMED_RX_CTX
     | FI_COLLECTIVE;
-/// Of the receiving side.
+/// Capabilities of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -54,22 +54,23 @@ const RECEIVE: u64 = FI_MSG
     | FI_XPU
     | FI_COLLECTIVE;
 
-/// What an endpoint of a type can do, for clients of an interface version: to those of 2.x `FI_XPU` means something else, which is not here.
+/// The capabilities of an endpoint of a type, for clients of an interface version: for those of 2.x `FI_XPU` has another meaning, which is not
+/// supported.
 pub(super) const fn offered(kind: u32, api: u32) -> u64 {
     let both =
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
     let both = if api < fi_version(2, 0) { both | FI_XPU } else { both };
-    // A connected endpoint has one peer: there is nobody to tell from others.
+    // A connected endpoint has one peer, so there are no sources to distinguish.
     if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX | FI_COLLECTIVE } else { both }
 }
 
-/// What an endpoint has whose application asked for `asked`.
+/// The capabilities that an endpoint has if the application requested `asked`.
 pub(super) const fn granted(offered: u64, asked: u64) -> u64 {
-    // FI_HMEM is for who names the kinds of memory that it registers (fi_mr(3)), FI_XPU for who has devices set operations off.
+    // FI_HMEM is for applications that name the kind of memory that they register (fi_mr(3)), FI_XPU for those with operations that devices start.
     if asked == 0 { offered & !(FI_HMEM | FI_XPU) } else { implied(asked) | FREE & offered }
 }
 
-/// Directions are all meant if none is named.
+/// If no direction is named, all directions are meant.
 const fn implied(mut caps: u64) -> u64 {
     if caps & (FI_MSG | FI_TAGGED | FI_COLLECTIVE) != 0 && caps & MESSAGES == 0 {
         caps |= MESSAGES;
@@ -95,7 +96,8 @@ impl Side {
         }
     }
 
-    /// What this side of an endpoint with `whole` has, of which `asked` was asked for this side; or what cannot be.
+    /// The capabilities of this side of an endpoint with `whole`, if `asked` was requested for this side; the error is
+    /// the unsupported ones.
     pub(super) const fn granted(self, whole: u64, asked: u64) -> Result<u64, u64> {
         // Many programs copy an endpoint's capabilities to both sides.
         let own = asked & !((TRANSMIT | RECEIVE | DOMAIN) & !self.caps());
@@ -107,7 +109,7 @@ impl Side {
     }
 }
 
-/// Capabilities as people write them.
+/// The names of capabilities, for messages.
 pub(super) fn names(caps: u64) -> String {
     macro_rules! table {
         ($($name:ident)+) => { [$(($name, stringify!($name))),+] };
@@ -121,7 +123,7 @@ pub(super) fn names(caps: u64) -> String {
     bits(caps, &all)
 }
 
-/// The names of bits; what has none as a number.
+/// The names of bits; a bit without a name as a number.
 pub(super) fn bits(value: u64, names: &[(u64, &str)]) -> String {
     let known: Vec<String> = names.iter().filter(|(bit, _)| value & bit != 0).map(|(_, name)| (*name).into()).collect();
     let rest = names.iter().fold(value, |rest, (bit, _)| rest & !bit);

@@ -1,4 +1,4 @@
-//! Copies of answers, by libfabric itself: it knows how much of one its application has.
+//! Copies of answers, made by libfabric itself: it knows how long the structures of its application are.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use crate::abi::{fi_domain_attr, fi_info, fid_t};
 use crate::address::Native;
 use crate::libfabric::libfabric;
 
-/// A copy of an answer, ours.
+/// A copy of an answer, owned by us.
 #[derive(Debug)]
 pub(crate) struct Copied(*mut fi_info);
 
@@ -18,14 +18,14 @@ unsafe impl Sync for Copied {}
 impl Drop for Copied {
     fn drop(&mut self) {
         if let Some(free) = libfabric().free_info {
-            // SAFETY: libfabric made it, and nobody else has it.
+            // SAFETY: libfabric made it, and no other pointer to it is in use.
             unsafe { free(self.0) };
         }
     }
 }
 
 impl Copied {
-    /// A copy; `None` without libfabric or memory.
+    /// Makes a copy; `None` without libfabric or memory.
     ///
     /// # Safety
     /// `info` is an answer of libfabric's.
@@ -35,25 +35,25 @@ impl Copied {
         (!copy.is_null()).then_some(Self(copy))
     }
 
-    /// Owns an answer.
+    /// Takes ownership of an answer.
     ///
     /// # Safety
-    /// libfabric made it, and nobody else has it.
+    /// libfabric made it, and no other pointer to it is in use.
     pub(crate) const unsafe fn adopt(info: *mut fi_info) -> Self {
         Self(info)
     }
 
-    /// What the domain is to be like.
+    /// The attributes of the domain.
     pub(crate) fn domain(&self) -> Option<&fi_domain_attr> {
         // SAFETY: libfabric made the copy, with attributes that are there or null.
         unsafe { (*self.0).domain_attr.as_ref() }
     }
 
-    /// A copy for a client, for an endpoint that takes the connection that `from` asks for.
+    /// Makes a copy for a client, for an endpoint that takes the connection requested by `from`.
     pub(crate) fn for_request(&self, (at, from): (SocketAddr, SocketAddr), handle: fid_t) -> Option<*mut fi_info> {
         // SAFETY: libfabric made ours.
         let copy = unsafe { Self::of(self.0) }?;
-        // SAFETY: nobody else has it.
+        // SAFETY: no other pointer to it is in use.
         let info = unsafe { &mut *copy.0 };
         for (place, len, address) in [
             (&mut info.src_addr, &mut info.src_addrlen, Native::from(at)),

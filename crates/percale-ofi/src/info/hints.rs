@@ -1,8 +1,8 @@
-//! What an application asks for, read from C once.
+//! The hints of an application, read from C once.
 //!
-//! Attributes that are not given are all 0, which is what an application means that gives none. Hints are allocated by
-//! libfabric, so they are as long as the running libfabric knows them, and that is at least as new as the API that the
-//! application asked for: what came with a later API is not read.
+//! Attributes that are not given are all 0, which means that the application has no request for them. Hints are
+//! allocated by libfabric, so they are as long as the running libfabric knows them, and that is at least as new as the
+//! API that the application uses: fields of a later API are not read.
 
 use std::ffi::{CStr, c_char};
 use std::mem::offset_of;
@@ -11,22 +11,22 @@ use std::net::SocketAddr;
 use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_version, fid_t};
 use crate::address;
 
-/// An address that may be given.
+/// An optional address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Given {
-    /// None is.
+    /// No address is given.
     #[default]
     Nothing,
-    /// It is.
+    /// An address is given.
     Address(SocketAddr),
-    /// Something is, but no IPv4 or IPv6 address.
+    /// The bytes are not an IPv4 or IPv6 address.
     Unusable,
 }
 
-/// The hints of fi_getinfo(3), read from C. Pointers inside the attributes are not followed any more; what they lead to is in the fields.
+/// The hints of fi_getinfo(3), read from C. Pointers inside the attributes are not followed any more; the values behind them are in the fields.
 #[derive(Debug)]
 pub(super) struct Hints {
-    /// The API that the application asks for.
+    /// The API version of the application.
     pub(super) api: u32,
     pub(super) caps: u64,
     pub(super) mode: u64,
@@ -42,14 +42,14 @@ pub(super) struct Hints {
     pub(super) domain_name: Option<String>,
     pub(super) fabric_name: Option<String>,
     pub(super) provider_name: Option<String>,
-    /// The domain's authorization key; `None` if it is said to be somewhere and is not.
+    /// The domain's authorization key; `None` if the hints give a size without a key.
     pub(super) domain_key: Option<Vec<u8>>,
-    /// The endpoint's.
+    /// The endpoint's authorization key.
     pub(super) ep_key: Option<Vec<u8>>,
 }
 
 impl Hints {
-    /// No wishes.
+    /// Hints without requests.
     pub(super) fn none(api: u32) -> Self {
         Self {
             api,
@@ -126,12 +126,12 @@ impl Hints {
     }
 }
 
-/// How much of `fi_ep_attr` is there.
+/// The number of bytes of `fi_ep_attr` that are there.
 const fn ep_length(api: u32) -> usize {
     if api >= fi_version(2, 6) { size_of::<fi_ep_attr>() } else { offset_of!(fi_ep_attr, xpu_ctx) }
 }
 
-/// How much of `fi_domain_attr` is there.
+/// The number of bytes of `fi_domain_attr` that are there.
 const fn domain_length(api: u32) -> usize {
     if api >= fi_version(2, 6) {
         size_of::<fi_domain_attr>()

@@ -1,10 +1,10 @@
-//! getinfo: what is here and fits an application's hints.
+//! getinfo: finds the endpoints that fit an application's hints.
 //!
-//! An answer is one `fi_info` for each type of endpoint and each address of an interface that is up, reliable datagrams first and
-//! the best interface first. Hints are answered strictly: libfabric's core does not check answers. What cannot be is refused with
-//! -FI_ENODATA, and the log says by name which wish that was and what there is.
+//! An answer is one `fi_info` for each type of endpoint and each address of an interface that is up, reliable datagrams first and the best interface
+//! first. Hints are answered strictly: libfabric's core does not check answers. Requests that cannot be granted are rejected with -FI_ENODATA, and
+//! the log names the request and the supported values.
 //!
-//! * [`hints`]: the wishes, read from C
+//! * [`hints`]: the application's requests, read from C
 //! * [`offer`], [`caps`], [`modes`]: the answer's attributes
 //! * [`places`], [`resolve`]: interfaces and addresses
 //! * [`native`]: the answer in C's memory; `copy`: copies of one
@@ -33,8 +33,8 @@ use crate::abi::{FI_EINVAL, FI_ENODATA, FI_ENOMEM, FI_LOG_FABRIC, FI_SOURCE, fi_
 use crate::log;
 use crate::params::Params;
 
-/// Flags by which the core looks for providers to put ofi_rxm or ofi_rxd upon, or to offload collectives to: percale has
-/// reliable datagrams itself, and nothing is to be layered upon it.
+/// Flags by which the core looks for providers below ofi_rxm or ofi_rxd, or for offloading collectives: percale has reliable datagrams itself, and
+/// nothing is to be layered on top of it.
 const LAYERING: u64 = 1 << 59 | 1 << 61;
 
 /// A refusal: its code, and why.
@@ -101,7 +101,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     for kind in offer::kinds(hints)? {
         match offer::attributes(hints, *kind, required) {
             Ok(attributes) => matching.push(attributes),
-            // Of several types the first is the one that most programs want.
+            // Of several types, the first is the one that most programs use.
             Err(reason) if why.is_empty() => why = reason,
             Err(_) => {}
         }
@@ -121,7 +121,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     list(&matching, &places, hints).ok_or_else(|| Refusal { code: FI_ENOMEM, why: "out of memory".into() })
 }
 
-/// Every type at every place, as a list that ends with the last.
+/// Lists every type at every place.
 fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Native> {
     let mut list = Native::empty();
     for attributes in matching.iter().rev() {
@@ -132,7 +132,7 @@ fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Nati
     Some(list)
 }
 
-/// Says why there is no answer: as a warning the first time, for programs ask again and again.
+/// Logs why there is no answer: as a warning only the first time, because programs ask repeatedly.
 fn tell(why: &str) {
     static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let is_new = {

@@ -7,10 +7,10 @@ use super::offer::Why;
 use crate::abi::*;
 use crate::region::mode;
 
-/// Which registration mode answers, and which `mode` of the answer goes with it. We need nothing of an application, so all bits
-/// that it offers are cleared (AMB-04), but those that `required` has (`FI_PERCALE_MR_MODE`), which it must offer. What a region means
-/// is then what 0 means: offsets, the application's keys, memory that need not be there. The modes of 1.4 and older are names of
-/// their own and stay; FI_LOCAL_MR is their FI_MR_LOCAL (MR-024), and nothing where there is that bit (MR-025).
+/// Chooses the registration mode of an answer, and the `mode` that goes with it. We require nothing of an application, so all bits that it offers are
+/// cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`), which it must offer. A region then has the meaning of mode 0: offsets, the
+/// application's keys, memory that need not be mapped. The modes of 1.4 and older are separate names and stay; FI_LOCAL_MR is their FI_MR_LOCAL
+/// (MR-024), and has no effect where that bit exists (MR-025).
 pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64), Why> {
     let asked = hints.domain.mr_mode;
     let old = FI_MR_BASIC | FI_MR_SCALABLE;
@@ -53,7 +53,7 @@ pub(super) fn progress(hints: &Hints) -> Result<(u32, u32), Why> {
     Ok((if control == FI_PROGRESS_UNSPEC { data } else { control }, data))
 }
 
-/// Threading: the application's promise, or, without one, anything is allowed.
+/// Threading: the application's promise, or, without one, no promise.
 pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_THREAD_UNSPEC => Ok(FI_THREAD_SAFE),
@@ -62,7 +62,7 @@ pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     }
 }
 
-/// Nothing overruns, whether that is asked for or not.
+/// Resources are never overrun, whether that is requested or not.
 pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_RM_UNSPEC..=FI_RM_ENABLED => Ok(FI_RM_ENABLED),
@@ -70,7 +70,7 @@ pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
     }
 }
 
-/// Vectors: both types are there, unspecified says so.
+/// Chooses the type of address vectors: both types are supported, and unspecified stays unspecified.
 pub(super) fn vector_type(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_AV_UNSPEC..=FI_AV_TABLE => Ok(asked),

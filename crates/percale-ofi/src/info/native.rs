@@ -1,4 +1,4 @@
-//! An `fi_info` in C's memory: libfabric frees whatever hangs on one by `free`.
+//! An `fi_info` in C's memory: libfabric frees everything that belongs to one by `free`.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
@@ -8,12 +8,12 @@ use super::places::Place;
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_fabric_attr, fi_info, fid_t};
 use crate::address::Native as NativeAddress;
 
-/// Owns one, or several in a list, until they are handed over.
+/// Owns one, or several in a list, until it is passed on.
 pub(super) struct Native(*mut fi_info);
 
 impl Drop for Native {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the list.
+        // SAFETY: no other pointer to the list is in use.
         unsafe { free(self.0) };
     }
 }
@@ -24,7 +24,7 @@ impl Native {
         Self(std::ptr::null_mut())
     }
 
-    /// The list, for who frees it by `fi_freeinfo`; null if it is empty.
+    /// Returns the list, which the caller frees with `fi_freeinfo`; null if it is empty.
     pub(super) fn into_raw(self) -> *mut fi_info {
         let first = self.0;
         std::mem::forget(self);
@@ -34,9 +34,9 @@ impl Native {
     /// Puts an answer at the head of the list; `None` if memory is short.
     pub(super) fn push(&mut self, attributes: &Attributes, place: &Place, api: u32, handle: fid_t) -> Option<()> {
         let one = Self(keep(fi_info::ZERO)?);
-        // SAFETY: just allocated, and nobody else has it.
+        // SAFETY: just allocated, and no other pointer to it is in use.
         let info = unsafe { &mut *one.0 };
-        // Each thing that is allocated hangs on `info` at once, so that it is freed with it whatever fails later.
+        // Each allocation is linked to `info` at once, so that it is freed with it if a later one fails.
         info.tx_attr = keep(attributes.tx)?;
         info.rx_attr = keep(attributes.rx)?;
         info.ep_attr = keep(attributes.ep)?;
@@ -98,10 +98,10 @@ fn text(from: &str) -> Option<*mut c_char> {
     bytes(&with_end).map(<*mut c_void>::cast)
 }
 
-/// What `fi_freeinfo` does.
+/// Frees a list as `fi_freeinfo` does.
 ///
 /// # Safety
-/// A list of `fi_info` in C's memory, which nobody uses any more.
+/// `list` is a list of `fi_info` in C's memory, and is no longer used.
 pub(super) unsafe fn free(mut list: *mut fi_info) {
     // SAFETY: promised by the caller.
     while let Some(info) = unsafe { list.as_ref() } {
@@ -138,7 +138,7 @@ pub(super) unsafe fn free(mut list: *mut fi_info) {
             // SAFETY: as above.
             unsafe { libc::free(one) };
         }
-        // SAFETY: the structure itself, whose fields were read.
+        // SAFETY: the structure itself; its fields were read before.
         unsafe { libc::free(list.cast()) };
         list = next;
     }

@@ -1,8 +1,8 @@
-//! What percale offers, and how an application's wishes are answered: each is granted or refused by name.
+//! The attributes that percale offers, and how an application's requests are answered: each is granted or rejected by name.
 //!
-//! As fi_getinfo(3) has it: 0 is no wish; a limit is granted up to what we have, and answered with what we have; what only
-//! describes the application (threading, progress, vectors' type) is answered as it was asked; modes and registration modes are what we
-//! need of the application, which is nothing unless a parameter says so.
+//! As in fi_getinfo(3): 0 requests nothing; a limit is granted up to ours, and the answer is our limit; values that only describe the application
+//! (threading, progress, the type of vectors) are answered as requested; modes and registration modes are what we require of the application, which
+//! is nothing unless a parameter enables them.
 
 use std::ffi::c_int;
 
@@ -17,24 +17,24 @@ use super::modes;
 use crate::abi::*;
 use crate::provider;
 
-/// What speaks to us: FI_PROTO_ values with the upper bit are providers' own.
+/// percale's protocol: FI_PROTO_ values with the upper bit are providers' own.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
-/// The fabric of what IP reaches from this machine.
+/// The fabric of the interfaces that reach other machines by IP.
 pub(super) const FABRIC: &str = "percale";
-/// The fabric of the loopback interface, where there is another one: what no other machine reaches. MPIs spread the ranks of a machine over
-/// the domains of one fabric, and ranks at loopback addresses would be lost to those of other machines.
+/// The fabric of the loopback interface, where there is another interface: other machines cannot reach it. MPIs spread the ranks of a machine over
+/// the domains of one fabric, and ranks on other machines could not reach those at loopback addresses.
 pub(super) const LOOPBACK_FABRIC: &str = "percale-loopback";
 
-/// Operations outstanding of an endpoint that does not say how many, and at most.
+/// Outstanding operations of an endpoint: the default, and the limit.
 const SIZE: usize = 1024;
 const MOST: usize = 1 << 16;
-/// Objects of a domain. Descriptors and memory end before that.
+/// Objects of a domain. The system's descriptors and memory run out before that.
 const OBJECTS: usize = 1 << 16;
 /// Regions of a domain.
 const REGIONS: usize = 1 << 24;
 /// Bytes of a key, and of remote completion data.
 const WORD: usize = 8;
-/// Tags are bits, all of them, each a field.
+/// The tag format: all bits are available, each as a field.
 const TAGS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 /// Messages keep their order, also after writes; accesses to the same bytes keep it unless both only read.
 const ORDER: u64 = FI_ORDER_SAS
@@ -56,7 +56,7 @@ const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 /// The last class that is a DSCP value: six bits (RFC 2474).
 const FI_TC_DSCP_LAST: u32 = FI_TC_DSCP | 0x3F;
 
-/// The attributes of an answer, but for addresses and names.
+/// The attributes of an answer, without addresses and names.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     pub(super) caps: u64,
@@ -71,7 +71,7 @@ pub(super) struct Attributes {
     pub(super) ep_key: Vec<u8>,
 }
 
-/// Why hints are not answered.
+/// Why hints have no answer.
 pub(super) type Why = String;
 
 /// The types of endpoints that may answer.
@@ -85,7 +85,7 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
     }
 }
 
-/// What an endpoint of type `kind` has for these hints, where registration modes are `required`.
+/// Chooses the attributes of an endpoint of type `kind` for these hints, where registration modes are `required`.
 pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Why> {
     let offered = caps::offered(kind, hints.api);
     if hints.caps & !offered != 0 {
@@ -267,7 +267,7 @@ fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     Ok((domain, endpoint))
 }
 
-/// Bytes of the longest key (KEY-010): with FI_MR_RAW keys are raw ones.
+/// The size of the longest key in bytes (KEY-010): with FI_MR_RAW keys are raw ones.
 const fn key_size(mr_mode: c_int) -> usize {
     if mr_mode & FI_MR_RAW != 0 { RAW_KEY_BYTES } else { WORD }
 }
@@ -286,7 +286,7 @@ fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
     if lacking != 0 { Err(format!("hints ask for {field} {lacking:#x}; there is {offered:#x}")) } else { Ok(()) }
 }
 
-/// Contexts of one endpoint; connected ones have no use for several.
+/// The most contexts of one endpoint; connected endpoints have only one.
 const fn most_contexts(kind: u32) -> usize {
     if kind == FI_EP_RDM { CONTEXT_LIMIT as usize } else { 1 }
 }
@@ -299,7 +299,7 @@ fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
     }
 }
 
-/// A class says how traffic is best treated (fi_endpoint(3)); any that libfabric knows is taken, and all are treated alike.
+/// A traffic class requests how traffic is treated (fi_endpoint(3)); every class of libfabric is accepted, and all have the same treatment.
 fn traffic(field: &str, asked: u32) -> Result<(), Why> {
     match asked {
         FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),

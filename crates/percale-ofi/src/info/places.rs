@@ -1,4 +1,4 @@
-//! Where endpoints of an answer are: interfaces, and own and peers' addresses (fi_getinfo(3)).
+//! The addresses of an answer: interfaces, and own and peers' addresses (fi_getinfo(3)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -11,7 +11,7 @@ use crate::abi::{
     FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_SOURCE,
 };
 
-/// The arguments of getinfo that say where.
+/// The arguments of getinfo that select addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) node: Option<&'a str>,
@@ -21,23 +21,23 @@ pub(super) struct Asked<'a> {
     pub(super) interface: Option<&'a str>,
 }
 
-/// One place.
+/// An interface with the addresses of an endpoint there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The interface's name: the domain's.
+    /// The interface's name, which is the domain's name.
     pub(super) interface: String,
     /// The fabric that the interface belongs to.
     pub(super) fabric: &'static str,
-    /// Where endpoints bind; port 0: any.
+    /// The address that endpoints bind; port 0: any.
     pub(super) source: SocketAddr,
-    /// Whom they are for.
+    /// The peer that they are for.
     pub(super) destination: Option<SocketAddr>,
 }
 
-/// All places of the fabric that is asked for, best first; or why there are none.
+/// Returns all places of the requested fabric, best first; or the reason why there are none.
 pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
     let mut places = places_of_all(here, hints, asked)?;
-    // With nothing but loopback there is one fabric.
+    // If loopback is the only interface, there is one fabric.
     if here.iter().any(|one| one.running && !one.ip.is_loopback()) {
         let loopback = |name: &str| here.iter().any(|one| one.name == name && one.ip.is_loopback());
         places.iter_mut().filter(|place| loopback(&place.interface)).for_each(|place| place.fabric = LOOPBACK_FABRIC);
@@ -53,7 +53,7 @@ pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Re
     Ok(places)
 }
 
-/// As [`places`], of every fabric.
+/// Like [`places`], for every fabric.
 fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
     let family = Families::of(hints.addr_format)?;
     let usable = usable(here, hints, asked, family)?;
@@ -163,7 +163,7 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
         return Err(format!("{source} and {other} are of different families"));
     }
     let exact = usable.iter().find(|one| one.ip == source.ip());
-    // All of 127.0.0.0/8 is here, though only one of it is listed.
+    // All of 127.0.0.0/8 is local, though only one address of it is listed.
     let near = || usable.iter().find(|one| one.ip.is_loopback() && one.ip.is_ipv4() && source.ip().is_loopback());
     match exact.or_else(near) {
         Some(one) => Ok(vec![place(one, source, destination)]),
@@ -174,7 +174,7 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
     }
 }
 
-/// The place from which the system reaches a destination; if the user named an interface, that one.
+/// The place from which the system reaches a destination; if the user named an interface, the one on that interface.
 fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> Result<Vec<Place>, Why> {
     let mut why = String::new();
     for &destination in destinations {

@@ -7,23 +7,23 @@ use percale::address::name::Name;
 
 use crate::address;
 
-/// What an address begins with in libfabric's text form.
+/// The prefixes of addresses in libfabric's text form.
 const SCHEMES: [&str; 3] = ["fi_sockaddr://", "fi_sockaddr_in://", "fi_sockaddr_in6://"];
 
-/// What is to be resolved.
+/// A query for addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<'a> {
     /// A host's name or address, or a whole address in text form; without one: this host.
     pub(super) node: Option<&'a str>,
     /// A port's number or name.
     pub(super) service: Option<&'a str>,
-    /// The node is an address: no resolver is asked (FI_NUMERICHOST).
+    /// The node is an address: the resolver is not called (FI_NUMERICHOST).
     pub(super) numeric: bool,
-    /// To be bound, not to be reached: without a node that is any address of this host.
+    /// The addresses are to be bound, not to be reached: without a node that is any address of this host.
     pub(super) local: bool,
 }
 
-/// The addresses that a query names, IPv4 first; or why there are none.
+/// Returns the addresses that a query names, IPv4 first; or the reason why there are none.
 pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     if let Some(node) = query.node
         && let Some(text) = SCHEMES.iter().find_map(|scheme| node.strip_prefix(scheme))
@@ -44,7 +44,8 @@ pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-/// An address in libfabric's form, after its scheme: host, a port perhaps, and more fields, which mean nothing here.
+/// Parses an address in libfabric's form, after its scheme: host, optionally a port, and more fields, which are
+/// ignored.
 fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
     let end = text.find(['/', '?']).unwrap_or(text.len());
     let text = &text[..end];
@@ -65,7 +66,7 @@ fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
 fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     let text = |text: Option<&str>| text.map(CString::new).transpose().map_err(|_| "a zero byte in a name".to_owned());
     let (node, service) = (text(query.node)?, text(query.service)?);
-    // The resolver wants one of them.
+    // The resolver requires one of them.
     let (mut passive, mut numeric) = (0, 0);
     if query.local {
         passive = libc::AI_PASSIVE;

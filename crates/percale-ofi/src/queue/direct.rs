@@ -18,7 +18,7 @@ pub(super) struct Direct {
     pub(super) ports: Vec<Arc<Port>>,
     /// Endpoints without a lock that report to the percale queue.
     pub(super) driven: Vec<Arc<Port>>,
-    /// Which is asked first, so that none starves the others.
+    /// The endpoint that is polled first; it changes, so that no endpoint starves the others.
     first: usize,
     linger: Linger,
     results: [Entry; BATCH],
@@ -35,11 +35,11 @@ impl Direct {
         }
     }
 
-    /// A client that spins found nothing: watches a little longer for it. Whether there is something now.
+    /// Polls a little longer for a client that spins and found nothing. Returns whether there is a result now.
     #[inline(never)]
     pub(super) fn linger(&mut self) -> bool {
         let [port] = self.ports.as_slice() else { return false };
-        // Open MPI 4 reads until nothing is left: that is no wait, unless a receive is posted.
+        // Open MPI 4 reads until nothing is left: that is not a wait, unless a receive is posted.
         if !port.has_receives() || !self.linger.is_worth_while() {
             return false;
         }
@@ -48,7 +48,7 @@ impl Direct {
         came
     }
 
-    /// The next reading begins behind this port.
+    /// Makes the next read begin after this port.
     #[inline]
     fn found(&mut self, at: usize) {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };

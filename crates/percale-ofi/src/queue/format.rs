@@ -10,7 +10,7 @@ use crate::abi::{
     fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry,
 };
 
-/// How much a result says: each says what the one before does, and more.
+/// The formats, in increasing order of content: each has all that the one before has, and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Context,
@@ -20,7 +20,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// An FI_CQ_FORMAT_; the plainest for who does not care.
+    /// Converts an FI_CQ_FORMAT_; unspecified is the plainest format.
     pub(crate) const fn of(number: u32) -> Option<Self> {
         Some(match number {
             FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => Self::Context,
@@ -31,7 +31,7 @@ impl Format {
         })
     }
 
-    /// Writes results as the client reads them.
+    /// Writes results in the client's format.
     ///
     /// # Safety
     /// `to` is writable for as many entries of this format, and `sources`, unless it is null, for as many addresses.

@@ -1,44 +1,41 @@
-//! Whether a read that found nothing looks again before it says so.
+//! Whether a read that found nothing polls again before it returns.
 //!
-//! Clients that wait poll, and between two polls do other things: Open MPI asks its other components, MPICH yields the
-//! processor, which takes longer than a message. What comes meanwhile lies there. So a read lingers, for [`AT_MOST`], if a
-//! receive is posted, and
-//! * the client spins: its last read found nothing either, and that was less than [`AT_ONCE`] ago. Who computes between
-//!   two polls is not kept; nor is anybody where there are more processes than processors, as a yield that lets
-//!   others run takes longer than that;
-//! * or lingering was worth while the last time. One that was in vain ends this, so who sends, computes and polls
-//!   loses that time once.
+//! Clients that wait poll, and do other things between two polls: Open MPI asks its other components, MPICH yields the processor, which takes longer
+//! than a message. A message that arrives meanwhile is not read. So if a receive is posted, a read lingers for [`AT_MOST`], on one of two conditions:
+//! * The client spins: its last read found nothing either, and was less than [`AT_ONCE`] ago. A client that computes between two polls is not
+//!   delayed. Neither is a client where there are more processes than processors, as a yield that lets others run takes longer than that.
+//! * Lingering was successful the last time. An unsuccessful one ends this, so a client that sends, computes and polls loses that time once.
 
 use std::time::{Duration, Instant};
 
 /// How long a read lingers.
 pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 
-/// A read so soon after one that found nothing is that of a client that spins.
+/// A read so soon after one that found nothing comes from a client that spins.
 const AT_ONCE: Duration = Duration::from_nanos(1000);
 
-/// What is remembered from read to read.
+/// The state that is kept from read to read.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
     /// The end of the last read that found nothing.
     nothing: Option<Instant>,
-    /// The last time was worth while.
+    /// Lingering was successful the last time.
     hopeful: bool,
 }
 
 impl Linger {
-    /// A read found nothing: whether to look for longer.
+    /// Returns whether a read that found nothing should linger.
     #[inline]
     pub(super) fn is_worth_while(&mut self) -> bool {
         self.hopeful || self.is_soon_at(Instant::now())
     }
 
-    /// Whether the last read that found nothing was just before; this one is the last one now.
+    /// Whether the last read that found nothing was just before; records this one as the last.
     fn is_soon_at(&mut self, now: Instant) -> bool {
         self.nothing.replace(now).is_some_and(|last| now.saturating_duration_since(last) < AT_ONCE)
     }
 
-    /// It was looked for longer, and something came or not.
+    /// Records whether lingering found something.
     #[inline]
     pub(super) fn ended(&mut self, came: bool) {
         self.hopeful = came;

@@ -1,4 +1,4 @@
-//! What regions are bound to, enabling them, and telling them of new pages (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh).
+//! Binding regions, enabling them, and reporting new pages to them (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh).
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -15,24 +15,24 @@ use crate::endpoint::{Endpoint, Setup};
 use crate::log;
 use crate::object::{Object, code};
 
-/// The API version from which on regions are closed before what they are bound to: 1.17's page of fi_mr(3) is the last that is
-/// known to want it the other way round.
+/// The API version from which on regions are closed before the objects that they are bound to: 1.17's page of fi_mr(3) is the last that is known to
+/// require the opposite order.
 const REGIONS_FIRST: u32 = fi_version(1, 18);
 
-/// What a region was bound to.
+/// The objects that a region was bound to.
 #[derive(Default)]
 pub(super) struct Bound {
     counters: Vec<Weak<counter::Shared>>,
     endpoint: Option<Weak<Setup>>,
     /// It is enabled once that endpoint is.
     awaits_endpoint: bool,
-    /// fi_mr_enable was called: nothing is bound any more.
+    /// fi_mr_enable was called: the region cannot be bound any more.
     fixed: bool,
 }
 
 impl Bound {
-    /// Whether closing the region has to wait for what is open: a counter, or an endpoint (MR-070). Later pages of fi_mr(3) want
-    /// the region closed before its endpoint and say nothing of counters; programs of then close regions first (AMB-01).
+    /// Whether the region cannot be closed while something is open that it is bound to: a counter, or an endpoint (MR-070). Later pages of fi_mr(3)
+    /// require that the region is closed before its endpoint and do not mention counters; programs of that time close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
         let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);
         let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);
@@ -40,7 +40,7 @@ impl Bound {
     }
 }
 
-/// A counter, for what peers write; or an endpoint, by which alone the region is then reached.
+/// Binds a counter, for what peers write; or an endpoint, through which alone peers then access the region.
 pub(super) unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: a region of ours.
     let region = unsafe { Region::of(mr) };
@@ -102,7 +102,7 @@ impl Region {
         if state.bound.fixed {
             return refused("the region is enabled", FI_EOPBADSTATE);
         }
-        // Without FI_MR_ENDPOINT regions are the domain's, whatever they are bound to (BIND-012).
+        // Without FI_MR_ENDPOINT regions belong to the domain, whatever they are bound to (BIND-012).
         if self.domain.regions.by_endpoint
             && let Some(bound) = &state.bound.endpoint
             && !std::ptr::eq(bound.as_ptr(), Arc::as_ptr(endpoint))
@@ -136,7 +136,7 @@ impl Region {
             };
             region.restrict(id);
         }
-        // Where we are told of pages, what is not there yet waits for that (BIND-013).
+        // With FI_MR_MMU_NOTIFY, a region with missing pages is enabled only when the client reports them (BIND-013).
         if !domain.regions.notify || part.is_there() {
             region.enable().map_err(busy)?;
         }
@@ -144,13 +144,13 @@ impl Region {
         Ok(())
     }
 
-    /// Whether nobody waits for the region to be enabled.
+    /// Whether the region does not wait for being enabled.
     fn is_enabled(&self, fixed: bool) -> bool {
         fixed || !self.part.waits(&self.domain)
     }
 
-    /// fi_mr_refresh. With FI_MR_MMU_NOTIFY nobody reaches the region meanwhile. Without, its memory is looked for at each access, and there
-    /// is nothing to do (AMB-10).
+    /// Implements fi_mr_refresh. With FI_MR_MMU_NOTIFY, peers cannot access the region during the call. Without, its memory is looked up at each
+    /// access, and there is nothing to do (AMB-10).
     ///
     /// # Safety
     /// `modify` is as fi_mr_refresh(3) has it.
@@ -180,7 +180,7 @@ impl Region {
 }
 
 impl Part {
-    /// The endpoint through which alone the region is reached has this number now: the region is enabled, as was asked for.
+    /// Called when the only endpoint through which peers access the region has its number: enables the region, as was requested.
     fn endpoint_opened(&self, id: u64, notify: bool) -> Result<(), i32> {
         let mut guard = self.lock();
         let state = &mut *guard;

@@ -1,7 +1,7 @@
-//! What operations say of their local memory (`desc`): which region it is in.
+//! The descriptions of local memory that operations pass (`desc`): each names a region.
 //!
-//! A description is a number that the domain gave, never an address: what is no description is found out by looking, and nothing is read
-//! through it (AMB-03). Only domains with FI_MR_LOCAL or FI_MR_COLLECTIVE look.
+//! A description is a number that the domain assigned, never an address: an invalid description is detected by a lookup, and nothing is read through
+//! it (AMB-03). Only domains with FI_MR_LOCAL or FI_MR_COLLECTIVE look descriptions up.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Descriptions {
 }
 
 impl Descriptions {
-    /// A new description, of a region if anybody looks.
+    /// Returns a new description. It is entered for a region only if the domain looks descriptions up.
     pub(super) fn give(&self, of: Option<&Arc<Wanted>>) -> *mut c_void {
         let number = self.given.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(wanted) = of {
@@ -35,7 +35,7 @@ impl Descriptions {
         std::ptr::without_provenance_mut(number)
     }
 
-    /// The region is closed.
+    /// Removes the description of a region that is closed.
     pub(super) fn take_back(&self, description: *mut c_void) {
         self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&description.addr());
     }
@@ -45,7 +45,7 @@ impl Descriptions {
         self.cover_for(description, address, len, rights, false)
     }
 
-    /// As [`cover`](Self::cover); the region is one for collectives too, if that is asked for.
+    /// Like [`cover`](Self::cover); if that is requested, the region must also be one for collectives.
     pub(crate) fn cover_for(
         &self,
         description: *mut c_void,

@@ -1,4 +1,4 @@
-//! Whose memory a registration names (fi_mr(3), `iface` and `device`).
+//! The kind of memory and the device that a registration names (fi_mr(3), `iface` and `device`).
 
 use percale::Segment;
 use percale::device::{Device, DeviceError, Interface};
@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::log;
 
-/// The interface of this number; an error if there is none.
+/// Returns the interface of this number; fails if there is none.
 pub(crate) const fn interface(iface: u32) -> Result<Interface, i32> {
     Ok(match iface {
         FI_HMEM_CUDA => Interface::Cuda,
@@ -28,7 +28,8 @@ pub(crate) fn device(iface: u32, device: u64) -> Result<Device, DeviceError> {
     Device::new(interface, device as u32)
 }
 
-/// The device whose memory a registration is of; `None`: the host's. An error if the memory is not what is said of it.
+/// Returns the device that a registration's memory belongs to; `None`: the host. Fails if the memory is not of the
+/// named kind.
 pub(super) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result<Option<Device>, i32> {
     if iface == FI_HMEM_SYSTEM {
         return Ok(None); // Then the device means nothing (HMEM-008), and the flags neither.
@@ -37,7 +38,7 @@ pub(super) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result
         log::warning!(FI_LOG_MR, "fi_mr_regattr: {error}");
         error.errno()
     };
-    // Memory of the host that the device's interface allocated: of no device (HMEM-015).
+    // Host memory that the device's interface allocated: it belongs to no device (HMEM-015).
     let host = flags & FI_HMEM_HOST_ALLOC != 0;
     let device = device(iface, if host { 0 } else { number }).map_err(told)?;
     let Pieces::Some(pieces) = memory else { return if host { Ok(None) } else { Err(told(DeviceError::Mixed)) } };

@@ -1,12 +1,12 @@
 //! `fid_mr`: memory that peers may access (fi_mr(3)).
 //!
-//! * [`request`]: what is asked for; [`mode`]: what a domain's `mr_mode` makes of it
-//! * [`devices`]: whose memory it is
+//! * [`request`]: the arguments of a registration; [`mode`]: the meaning of a domain's `mr_mode` for it
+//! * [`devices`]: the device that the memory belongs to
 //! * [`binding`]: counters and endpoints, enabling, refreshing
-//! * [`raw_key`]: long keys; [`descriptions`]: what operations say of their local memory
+//! * [`raw_key`]: long keys; [`descriptions`]: the descriptions that operations pass for their local memory
 //!
-//! A region is in percale's domain from its registration on, or, where registration ends with an event, from when the event is made for who
-//! reads it. Before it is enabled it is there disabled: its key is taken, and nobody reaches it.
+//! A region is in percale's domain from its registration on, or, where registration ends with an event, from when the event is made for its reader.
+//! Before it is enabled it is there in disabled state: its key is taken, and no peer can access it.
 
 mod binding;
 pub(crate) mod descriptions;
@@ -38,7 +38,7 @@ pub(crate) struct Region {
     part: Arc<Part>,
 }
 
-/// What is behind the client's structure.
+/// The part of a region behind the client's structure.
 struct Part {
     wanted: Arc<Wanted>,
     state: Mutex<State>,
@@ -47,7 +47,7 @@ struct Part {
 struct State {
     /// The client's structure, while it is open.
     fid: *mut fid_mr,
-    /// How the event queue knows the registration's end, if it ends with an event.
+    /// The event queue's number for the registration, if it ends with an event.
     number: Option<u64>,
     /// None before the registration has ended.
     region: Option<RawRegion>,
@@ -128,15 +128,15 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
     let begun = match later {
         None => part.complete(domain).unwrap_or(Ok(())),
         Some(events) => {
-            // Before anybody can read the event (MR-061).
+            // Write the client's pointer before any thread can read the event (MR-061).
             // SAFETY: the client wants the region there.
             unsafe { mr.write(region.cast()) };
-            // The domain is open as long as the region is, and the event does not keep it so.
+            // The region keeps the domain open; the event does not.
             let number = events.name_region(region.cast(), part.wanted.context);
             part.lock().number = Some(number);
             let (part, domain) = (Arc::downgrade(&part), Arc::downgrade(domain));
             let context = number;
-            // The region may be closed before the event is read: then there is none.
+            // If the region is closed before the event is read, there is no event.
             let made = events.percale.write_later(move || {
                 let completed = part.upgrade()?.complete(&*domain.upgrade()?)?;
                 Some(match completed {
@@ -151,7 +151,7 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
         }
     };
     if let Err(code) = begun {
-        // SAFETY: made above, and nobody has it: neither the client nor an event.
+        // SAFETY: made above, and not shared: neither the client nor an event has it.
         drop(unsafe { Box::from_raw(region) });
         return -code;
     }
@@ -179,7 +179,7 @@ impl Part {
         domain.regions.by_endpoint || domain.regions.events && self.wanted.events
     }
 
-    /// Registers what was asked for, and tells the client's structure of it; `None` if that is closed.
+    /// Makes the requested registration and enters it into the client's structure; returns `None` if that is closed.
     fn complete(&self, domain: &domain::Shared) -> Option<Result<(), i32>> {
         let mut state = self.lock();
         (!state.fid.is_null()).then(|| self.make(&mut state, domain))

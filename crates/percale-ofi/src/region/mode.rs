@@ -1,7 +1,6 @@
 //! Registration modes: what applications and domains agree on (fi_domain(3), `mr_mode`).
 //!
-//! A domain does what its bits say, whether the provider asked for them (`FI_PERCALE_MR_MODE`) or the application gave them to
-//! fi_domain by itself.
+//! A domain obeys its bits, whether the provider requested them (`FI_PERCALE_MR_MODE`) or the application passed them to fi_domain by itself.
 
 use std::ffi::c_int;
 
@@ -10,10 +9,10 @@ use crate::abi::{
     FI_MR_MMU_NOTIFY, FI_MR_PROV_KEY, FI_MR_RAW, FI_MR_RMA_EVENT, FI_MR_SCALABLE, FI_MR_VIRT_ADDR,
 };
 
-/// What FI_MR_BASIC stands for (MR-023).
+/// The bits that FI_MR_BASIC stands for (MR-023).
 pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-/// The bits, as parameters and messages name them.
+/// The bits, with their names in parameters and messages.
 const BITS: [(&str, &str, c_int); 10] = [
     ("local", "FI_MR_LOCAL", FI_MR_LOCAL),
     ("raw", "FI_MR_RAW", FI_MR_RAW),
@@ -45,16 +44,16 @@ pub(crate) fn parse(list: &str) -> Result<c_int, String> {
     })
 }
 
-/// What a domain's `mr_mode` means for its regions.
+/// The meaning of a domain's `mr_mode` for its regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionMode {
     /// Peers name bytes by their virtual address, not by their offset.
     pub(crate) virtual_addresses: bool,
-    /// The memory is there when it is registered, and as long.
+    /// The memory is mapped when it is registered, and as long as it is.
     pub(crate) allocated: bool,
     /// We choose keys.
     pub(crate) our_keys: bool,
-    /// A region counts for peers once it was bound to an endpoint and enabled.
+    /// Peers can access a region only after it was bound to an endpoint and enabled.
     pub(crate) by_endpoint: bool,
     /// A region that reports what peers wrote is bound to a counter and then enabled.
     pub(crate) events: bool,
@@ -66,12 +65,12 @@ pub(crate) struct RegionMode {
     pub(crate) raw: bool,
     /// Local memory of devices is registered, and described with each operation.
     pub(crate) devices: bool,
-    /// A region's memory counts once we were told that it is there.
+    /// Peers can access a region's memory only after the client reported that its pages are present.
     pub(crate) notify: bool,
 }
 
 impl RegionMode {
-    /// Of a domain's `mr_mode`, and of the `mode` of the info that it is opened with.
+    /// Reads a domain's `mr_mode`, and the `mode` of the info that it is opened with.
     pub(crate) const fn of(bits: c_int, mode: u64) -> Self {
         let old = bits == FI_MR_BASIC || bits == FI_MR_SCALABLE;
         let bits = match bits {
@@ -85,7 +84,7 @@ impl RegionMode {
             our_keys: bits & FI_MR_PROV_KEY != 0,
             by_endpoint: bits & FI_MR_ENDPOINT != 0,
             events: bits & FI_MR_RMA_EVENT != 0,
-            // FI_LOCAL_MR is the old name of the bit, and nothing beside the new names (MR-024, MR-025).
+            // FI_LOCAL_MR is the old name of the bit, and has no effect beside the new names (MR-024, MR-025).
             local: bits & FI_MR_LOCAL != 0 || old && mode & FI_LOCAL_MR != 0,
             collective: bits & FI_MR_COLLECTIVE != 0,
             raw: bits & FI_MR_RAW != 0,

@@ -1,4 +1,4 @@
-//! Raw keys: given out by regions, mapped by domains (fi_mr(3), fi_mr_raw_attr, fi_mr_map_raw, fi_mr_unmap_key).
+//! Raw keys: exported by regions, mapped by domains (fi_mr(3), fi_mr_raw_attr, fi_mr_map_raw, fi_mr_unmap_key).
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -13,10 +13,10 @@ use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::Object;
 
-/// The raw keys that the client mapped, and has yet to unmap.
+/// The raw keys that the client mapped, and has not unmapped.
 pub(crate) type Mapped = Mutex<HashMap<u64, MappedKey>>;
 
-/// Copies a region's key to where the client wants it.
+/// Copies a region's key to the client's buffer.
 ///
 /// # Safety
 /// `attr` is as fi_mr_raw_attr(3) has it.
@@ -45,7 +45,7 @@ pub(super) unsafe fn copy(attr: *mut fi_mr_raw_attr, base: u64, key: &RawKey) ->
     0
 }
 
-/// Commands to a domain.
+/// Implements fi_control(3) of a domain.
 pub(crate) unsafe extern "C" fn domain_control(domain: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: a domain of ours.
     let shared = unsafe { Domain::of(domain) }.shared();

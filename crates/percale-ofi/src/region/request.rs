@@ -1,4 +1,4 @@
-//! What a registration asks for, read from C once (fi_mr(3), `fi_mr_attr`).
+//! The arguments of a registration, read from C once (fi_mr(3), `fi_mr_attr`).
 
 use std::ffi::c_void;
 
@@ -17,28 +17,28 @@ use crate::log;
 
 /// The flags that a registration may have. FI_RMA_PMEM is none of them: nothing here is persistent (MR-076).
 const KNOWN: u64 = FI_RMA_EVENT;
-/// The same of who asked for devices.
+/// Further flags for applications that requested FI_HMEM.
 const KNOWN_OF_DEVICES: u64 = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 
 /// The rights that a registration may have (fi_mr(3), `access`).
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
-/// A registration, as the domain's mode has it.
+/// A registration, adapted to the domain's mode.
 pub(super) struct Wanted {
     pub(super) pieces: Pieces,
     pub(super) access: Access,
-    /// How peers name the first byte.
+    /// The address of the first byte for peers.
     pub(super) base: u64,
-    /// The application's key, if it chooses.
+    /// The application's key, if the application chooses keys.
     pub(super) key: Option<u64>,
     pub(super) context: *mut c_void,
-    /// What its users' endpoints must have; `None`: what the domain has.
+    /// The authorization key that the endpoints of users must have; `None`: the domain's.
     pub(super) authorization: Option<Vec<u8>>,
     /// It is for collectives (FI_COLLECTIVE).
     pub(super) collective: bool,
     /// It will count what peers write (FI_RMA_EVENT).
     pub(super) events: bool,
-    /// Whose memory it is, if not the host's.
+    /// The device that the memory belongs to, if not the host.
     pub(super) device: Option<Device>,
 }
 
@@ -65,11 +65,11 @@ impl Pieces {
     }
 }
 
-/// Reads a registration's arguments, or the positive code of what is wrong with them.
+/// Reads a registration's arguments. Returns the positive error code if they are invalid.
 ///
 /// # Safety
-/// `attr` is null, or as fi_mr(3) has it for the fabric's version; the memory that it names is the client's, who keeps it so until
-/// the region is closed.
+/// `attr` is null, or as fi_mr(3) requires it for the fabric's version; the memory that it names is the client's, which keeps it so until the region
+/// is closed.
 pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
     if attr.is_null() {
         return Err(libc::EINVAL);
@@ -79,7 +79,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         log::warning!(FI_LOG_MR, "fi_mr_regattr: flags {:#x} are not supported", flags & !known);
         return Err(FI_EBADFLAGS);
     }
-    // The tail is not there for callers of older versions: only the fields that the version has are read.
+    // Callers of older versions have no tail: only the fields of the version are read.
     macro_rules! field {
         ($field:ident) => {
             // SAFETY: the client's attributes, at least as long as its version has them.
@@ -95,7 +95,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         log::warning!(FI_LOG_MR, "fi_mr_regattr: the offset is reserved and must be 0");
         return Err(libc::EINVAL);
     }
-    // Whose memory it is says only who asked for that capability (HMEM-001).
+    // Only applications that requested FI_HMEM set the kind of memory (HMEM-001).
     let named = (domain.hmem && version >= fi_version(1, 9)).then(|| (field!(iface), field!(device)));
     if version >= fi_version(2, 0) && !field!(base_mr).is_null() {
         log::warning!(FI_LOG_MR, "fi_mr_regattr: parts of regions (base_mr) are not supported");

@@ -1,4 +1,4 @@
-//! Insertion, at once or told to an event queue (fi_av_insert(3)).
+//! Insertion, synchronous or reported to an event queue (fi_av_insert(3)).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::address;
 use crate::log;
 use crate::object::Object;
 
-/// Where a client wants what became of each address.
+/// The client's arrays for the result of each address.
 #[derive(Clone, Copy, Debug)]
 struct Answers {
     /// A number for each address, or null.
@@ -28,7 +28,7 @@ unsafe impl Send for Answers {}
 
 impl Answers {
     /// # Safety
-    /// What is not null is writable for each address of the insertion.
+    /// Arrays that are not null are writable for each address of the insertion.
     unsafe fn write(self, inserted: &Inserted) {
         if self.addresses.is_null() && self.errors.is_null() {
             return;
@@ -62,10 +62,10 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Carries it out; `count` addresses are to be inserted.
+    /// Executes the call; `count` addresses are to be inserted.
     ///
     /// # Safety
-    /// The client's arrays are as long, and stay until the insertion is over.
+    /// The client's arrays have that length, and stay until the insertion has ended.
     unsafe fn run(
         mut self,
         count: Option<usize>,
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn insert_symmetric(
     }
 }
 
-/// A client's text, if it is one.
+/// Reads a client's text; `None` if it is invalid.
 ///
 /// # Safety
 /// It is null, or ends in a zero and stays while it is used.

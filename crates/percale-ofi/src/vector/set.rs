@@ -15,7 +15,7 @@ use crate::abi::{
 use crate::log;
 use crate::object::{self, Object};
 
-/// The collectives that groups have.
+/// The supported collectives.
 const HERE: u64 = FI_BARRIER_SET
     | FI_BROADCAST_SET
     | FI_ALLTOALL_SET
@@ -26,7 +26,7 @@ const HERE: u64 = FI_BARRIER_SET
     | FI_SCATTER_SET
     | FI_GATHER_SET;
 
-/// Numbers that are looked at for a range.
+/// The most numbers that are examined for a range.
 const RANGE: u64 = 1 << 24;
 
 #[repr(C)]
@@ -62,7 +62,7 @@ impl Set {
         self.part.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is of this vector.
+    /// Whether the set belongs to this vector.
     pub(crate) fn is_of(&self, vector: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.part.vector, vector)
     }
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn open(
     0
 }
 
-/// What a set has to begin with; the positive code of what is wrong with its attributes.
+/// Returns the initial members of a set; the positive code if its attributes are invalid.
 fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
     let refuse = |why: &str| {
         log::warning!(FI_LOG_AV, "fi_av_set: {why}");
@@ -111,7 +111,7 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
         }
         let (start, end, stride) = match ranged {
             true => (attr.start_addr, attr.end_addr, attr.stride),
-            // Numbers are given anew when addresses were removed: as many as there are may be spread further.
+            // After addresses were removed, the numbers in use may exceed the number of addresses.
             false => (0, u64::MAX, 1),
         };
         if stride == 0 || start > end {
@@ -140,7 +140,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     unsafe { Set::close(fid, |set| &set.part) }
 }
 
-/// Changes a set by another one.
+/// Changes a set by the members of another one.
 ///
 /// # Safety
 /// Both are open sets.
@@ -154,7 +154,7 @@ unsafe fn by(dst: *mut fid_av_set, src: *const fid_av_set, change: impl FnOnce(&
         log::warning!(FI_LOG_AV, "fi_av_set: the sets are of different vectors");
         return -libc::EINVAL;
     }
-    // They may be the same.
+    // The two sets may be the same.
     let other = src.members().clone();
     change(&mut dst.members(), &other);
     0
@@ -187,7 +187,7 @@ unsafe extern "C" fn remove(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
     if unsafe { Set::of(set) }.members().remove(PeerAddress(address)) { 0 } else { -libc::EINVAL }
 }
 
-/// A set's own address: its place in memory, which is nobody else's. Joining takes the set itself.
+/// Returns a set's own address: its address in memory, which is unique. Joining takes the set itself.
 unsafe extern "C" fn address(set: *mut fid_av_set, address: *mut fi_addr_t) -> c_int {
     if address.is_null() {
         return -libc::EINVAL;

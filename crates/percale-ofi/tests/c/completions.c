@@ -28,7 +28,7 @@ static void read_error(struct side *side, struct fid_cq *cq)
 	if (got == -FI_EAGAIN)
 		return;
 	ANSWERS(1, got);
-	/* What the provider says of its own code is never nothing. */
+	/* The provider must have a text for each of its own codes. */
 	const char *words = fi_cq_strerror(cq, entry.prov_errno, entry.err_data, text, sizeof(text));
 	CHECK(words && words[0], "no text for %d", entry.prov_errno);
 	CHECK(text[0] && strlen(text) < sizeof(text), "no text in the buffer");

@@ -38,7 +38,7 @@ static struct fi_info *hints(void)
 	return h;
 }
 
-/* Event queues that are open: whoever waits at one drives the others as well, since all are of this process. */
+/* Event queues that are open: a thread that waits at one drives the others as well, since all are of this process. */
 static struct fid_eq *queues[6];
 
 static struct fid_eq *open_events(struct fid_fabric *fabric)
@@ -108,7 +108,7 @@ static void close_listener(struct listener *l)
 	fi_freeinfo(l->info);
 }
 
-/* An end whose events come at its own queue, or at this one. */
+/* An end with its own event queue, or this one. */
 static void open_end_at(struct end *end, struct listener *l, struct fi_info *info, struct fid_eq *eq)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
@@ -343,7 +343,7 @@ static void requests(struct listener *l)
 	close_end(&server);
 	fi_freeinfo(info);
 	turned_away(&client, "no", 3);
-	/* Its endpoint is closed, and nobody answers: the client hears of it. */
+	/* Its endpoint is closed, and the request is not answered: the client gets an event. */
 	info = request(l, &client, "may I?");
 	open_end(&server, l, info);
 	close_end(&server);
@@ -483,7 +483,7 @@ static void converted(struct listener *l)
 	close_end(&end);
 }
 
-/* Nobody listens there any more. */
+/* There is no listener any more. */
 static void refused(void)
 {
 	struct listener l;

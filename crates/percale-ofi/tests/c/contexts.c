@@ -6,7 +6,7 @@
 #define MANY 2
 #define BITS 2
 
-/* All queues of a group: whoever waits at one drives the others as well, since all are of this process. */
+/* All queues of a group: a thread that waits at one drives the others as well, since all are of this process. */
 static struct fid_cq *queues[16];
 static size_t opened;
 
@@ -169,7 +169,7 @@ static void messages(const struct settings *how)
 		nothing_at(a.rxcq[at]);
 		nothing_at(b.rxcq[at]);
 	}
-	/* Nobody has a third one. */
+	/* There is no third context. */
 	NEEDS(fi_send(a.tx[0], "x", 1, NULL, fi_rx_addr(b.address, 3, BITS), context(3)));
 	ANSWERS(FI_ECONNREFUSED, next(a.txcq[0], &entry, NULL));
 	pass(&a, 0, &b, 0, false, 8);

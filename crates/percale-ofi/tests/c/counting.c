@@ -6,7 +6,7 @@ static uint64_t value(struct side *side, int kind)
 	return fi_cntr_read(side->counters[kind]);
 }
 
-/* Somebody who waits for one end drives that one only: both being here, the other is driven first. */
+/* Waiting for one end's counter drives that end only: if both ends are in this process, the other is driven first. */
 static void reach(struct side *side, int kind, uint64_t threshold)
 {
 	for (double until = now() + PATIENCE; side->mate && value(side, kind) < threshold;) {

@@ -1,4 +1,4 @@
-/* Accesses that must not succeed (fi_rma(3), fi_mr(3)): each is told to who asked, changes nothing, and harms nothing that follows. */
+/* Accesses that must not succeed (fi_rma(3), fi_mr(3)): each is reported to its initiator, changes nothing, and does not affect later operations. */
 #include "every.h"
 
 enum { SIZE = 4096 };
@@ -49,7 +49,7 @@ struct attempt {
 	int region;
 	size_t offset, len;
 	bool reads, writes;
-	/* A key that nobody has. */
+	/* A key that does not exist. */
 	bool strange;
 };
 

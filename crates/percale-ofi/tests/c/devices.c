@@ -192,7 +192,7 @@ static void kinds(void)
 	ANSWERS(0, try_register(at(managed), BYTES, FI_HMEM_CUDA, 0, 0, 814, &mr));
 	served(&w, base_of(&w, at(managed)), fi_mr_key(mr), at(managed));
 	ANSWERS(0, fi_close(&mr->fid));
-	/* The host's is the host's, whatever is said of its device. */
+	/* Host memory stays host memory, whatever device the registration names. */
 	fill(host, BYTES, 1);
 	ANSWERS(0, try_register(host, BYTES, FI_HMEM_SYSTEM, 12345, 0, 815, &mr));
 	served(&w, base_of(&w, host), fi_mr_key(mr), host);

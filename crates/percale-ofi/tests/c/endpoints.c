@@ -38,7 +38,7 @@ static void states(void)
 	CHECK(fi_ep_bind(ep, &cq->fid, FI_RECV) < 0, "two queues for one direction");
 	NEEDS(fi_enable(ep));
 	ANSWERS(-FI_EOPBADSTATE, fi_ep_bind(ep, &av->fid, 0));
-	/* Their inline functions are deprecated, and say so. */
+	/* Called through the table, because their inline functions are deprecated and cause warnings. */
 	CHECK(ep->ops->rx_size_left(ep) > 0 && ep->ops->tx_size_left(ep) > 0, "no room");
 	ANSWERS(0, fi_close(&ep->fid));
 	/* One that was never enabled. */
@@ -266,7 +266,7 @@ static void refused_bindings(struct two *two)
 	NEEDS(fi_getname(&ep->fid, &name, &len));
 	moved.sin6_family = name.sin6_family;
 	ANSWERS(-FI_EOPBADSTATE, fi_setname(&ep->fid, &moved, len));
-	/* What was refused is in use by nobody. */
+	/* Rejected objects are not in use. */
 	ANSWERS(0, fi_close(&cqs[1]->fid));
 	ANSWERS(0, fi_close(&avs[1]->fid));
 	ANSWERS(0, fi_close(&eqs[1]->fid));

@@ -1,11 +1,11 @@
 /*
- * What the checks share: reporting, endpoints that are set up, completions that are waited for, messages.
+ * Shared by all checks: reporting, endpoints that are set up, waiting for completions, messages.
  *
- * The checks use every entry of every table of libfabric's, through its inline functions, and look at results and at data. A
- * group of checks prints one line. Nothing waits for ever: what does not come within PATIENCE seconds fails, and ends the process.
+ * The checks use every entry of every table of libfabric's, through its inline functions, and check results and data. A group of checks prints one
+ * line. No wait is endless: what does not arrive within PATIENCE seconds fails, and ends the process.
  *
- * Groups about data are written once for both ends: `if (p->a)` is what the end that sends does, `if (p->b)` what the other does.
- * Both are here (one endpoint that talks to itself, or two), or each is in a process of its own.
+ * Groups about data are written once for both ends: `if (p->a)` is the code of the sending end, `if (p->b)` that of the other. Both are in this
+ * process (one endpoint that talks to itself, or two), or each is in a process of its own.
  */
 #ifndef EVERY_H
 #define EVERY_H
@@ -47,9 +47,9 @@
 /* Begins and ends a group. */
 void begin(const char *group);
 void end(void);
-/* Says why a group is left out. */
+/* Prints why a group is left out. */
 void skip(const char *group, const char *why);
-/* Says what is wrong, and goes on. */
+/* Reports an error, and continues. */
 void wrong(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Ends the process: nothing that follows would make sense. */
 void give_up(void) __attribute__((noreturn));
@@ -125,7 +125,7 @@ struct settings {
 	const char *node;
 };
 
-/* What a program says of itself. */
+/* The options of the test program. */
 struct options {
 	const char *provider;
 	/* Only scenarios with this in their names. */
@@ -174,7 +174,7 @@ struct side {
 	/* The other end: its address, and itself if this process has it. */
 	fi_addr_t peer;
 	struct side *mate;
-	/* Completions that were read and that nobody has asked for. */
+	/* Completions that were read, and not yet requested by the test. */
 	struct done stash[512];
 	int stashed;
 	/* Memory that the group may use as it likes. */
@@ -262,7 +262,7 @@ struct message {
 	void *context;
 	/* Of SENDMSG and RECVMSG. */
 	uint64_t flags;
-	/* From whom to receive; 0 is anybody. */
+	/* The source to receive from; 0 is any. */
 	bool directed;
 	fi_addr_t from;
 };
@@ -315,7 +315,7 @@ void trigger_groups(void);
 void address_sets(void);
 void collective_groups(void);
 
-/* Whether the table of what is not there says that this is there (refused.c). */
+/* Whether the table of missing functions lists this one as present (refused.c). */
 bool is_there(const char *what);
 
 /* The value that an atomic operation leaves, and whether there is such an operation (model.c). */

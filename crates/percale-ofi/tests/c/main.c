@@ -20,13 +20,13 @@
 struct options options = { .provider = "percale" };
 
 static const struct settings ways[] = {
-	/* Read directly: one queue that nobody sleeps on, one thread. */
+	/* Read directly: one queue on which no thread sleeps, one thread. */
 	{ .name = "direct", .av_type = FI_AV_MAP, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE },
 	/* Slept on, two queues, sends report when asked, virtual addresses and the provider's keys, counters. */
 	{ .name = "slept on", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_FD,
 	  .mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, .tx_selective = true, .two_queues = true, .counters = true,
 	  .node = "127.0.0.1" },
-	/* As MPICH asks: both directions report when asked, which is what operations do by themselves, and sends tell of delivery. */
+	/* As MPICH requests: both directions report on request, which all operations make by default, and sends report delivery. */
 	{ .name = "as mpich", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE,
 	  .mr_mode = FI_MR_ENDPOINT, .tx_selective = true, .rx_selective = true, .op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE,
 	  .counters = true },
@@ -91,7 +91,7 @@ static int pair_of_processes(const struct settings *how, int link, bool first)
 	if (!first)
 		insert_peer(&side, peer);
 	pair_groups(&pair);
-	/* Whoever closes first makes the other's last operations fail. */
+	/* The end that closes first makes the other's last operations fail. */
 	meet(&pair);
 	close_side(&side);
 	close_room(&room);

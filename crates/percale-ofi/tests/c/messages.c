@@ -265,7 +265,7 @@ static void directed(struct pair *p, bool tagged)
 	struct side *b = p->b;
 	fi_addr_t self = FI_ADDR_UNSPEC, peer;
 
-	/* There is nobody else. */
+	/* There is no other endpoint. */
 	if (p->a == p->b)
 		return;
 	out.tag = from_self.tag = 3;
@@ -337,7 +337,7 @@ static void many_in_one(struct pair *p)
 		}
 		meet(p);
 	}
-	/* A buffer nobody has filled is given back by cancelling. */
+	/* A buffer that received nothing is returned by cancelling. */
 	if (p->b) {
 		struct done done;
 		ANSWERS(0, post_receive(p->b, RECVMSG, &in));

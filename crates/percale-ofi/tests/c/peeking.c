@@ -26,7 +26,7 @@ static void sent_one(struct pair *p)
 	meet(p);
 }
 
-/* Looks with these flags until the message is there; what it says of itself. */
+/* Peeks with these flags until the message is there; returns its completion. */
 static struct done look(struct side *b, uint64_t tag, uint64_t ignore, uint64_t flags, void *context)
 {
 	struct message in = { .tagged = true, .tag = tag, .ignore = ignore, .context = context,
@@ -88,7 +88,7 @@ static void peek(struct pair *p)
 	}
 }
 
-/* Claimed: nobody else finds it, and whoever has the context receives it. */
+/* A claimed message is not found again, and is received by the operation with its context. */
 static void claim(struct pair *p)
 {
 	for (size_t at = 0; at < COUNT(lens); at++) {
@@ -117,7 +117,7 @@ static void claim(struct pair *p)
 	}
 }
 
-/* Thrown away: at once, or after it was claimed. */
+/* Discarding a message: at once, or after it was claimed. */
 static void discard(struct pair *p)
 {
 	for (size_t at = 0; at < COUNT(lens); at++) {

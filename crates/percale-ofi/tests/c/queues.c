@@ -1,4 +1,4 @@
-/* Completion queues (fi_cq(3)): formats, several results at a time, errors, who sent. */
+/* Completion queues (fi_cq(3)): formats, several results at a time, errors, sources. */
 #include "every.h"
 
 /* An endpoint that talks to itself, with a queue of this format. */
@@ -46,7 +46,7 @@ static size_t entry_size(enum fi_cq_format format)
 	return sizes[format];
 }
 
-/* What an entry of this format says of the receive of message `n`. */
+/* Checks the fields of an entry of this format for the receive of message `n`. */
 static void check_entry(enum fi_cq_format format, const void *at, int n)
 {
 	const struct fi_cq_tagged_entry *e = at;
@@ -153,7 +153,7 @@ static void error_data(struct one *one)
 	CHECK(error.err_data_size == 0 || error.err_data == more, "another buffer");
 }
 
-/* Sent by somebody who is not in the vector. */
+/* Messages from a sender that is not in the vector. */
 static void strangers(void)
 {
 	struct settings plain = how;

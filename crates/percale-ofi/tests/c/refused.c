@@ -1,6 +1,6 @@
 /*
- * What percale does not have, and what it answers: the one table to change when it gets something. A code of 0 says that it is
- * there; the checks of what it does then run elsewhere, if they ask is_there().
+ * The functions that percale does not have, and their error codes: the one table to change when it gets one of them. A code of 0 means that it is
+ * there; the checks of its effects then run elsewhere, if they test is_there().
  */
 #include "every.h"
 

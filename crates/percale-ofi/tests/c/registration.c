@@ -150,7 +150,7 @@ static void comes_and_goes(void)
 	char *place = pages(2 * BYTES, 1);
 	struct fid_mr *mr;
 
-	/* A hole that nobody else is given: its surroundings stay. */
+	/* A hole that no other mapping gets: its surroundings stay mapped. */
 	MUST(mprotect(place, 2 * BYTES, PROT_NONE) == 0, "no hole");
 	mr = registered(&w, place, BYTES, BOTH_WAYS, 551, 0);
 	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0 && try_add(&w, 0, 551, 1) != 0, "what is not there was used");
@@ -167,7 +167,7 @@ static void comes_and_goes(void)
 	munmap(place, 2 * BYTES);
 }
 
-/* MR-033, MR-034, MR-046 to MR-049: without FI_MR_LOCAL nobody looks at what describes local memory. */
+/* MR-033, MR-034, MR-046 to MR-049: without FI_MR_LOCAL, descriptions of local memory are ignored. */
 static void not_described(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -200,7 +200,7 @@ static void not_described(void)
 	munmap(memory, BYTES);
 }
 
-/* HMEM-001, HMEM-002, HMEM-005 to HMEM-008: whose memory it is, for who asked for that capability; the host's is what there is. */
+/* HMEM-001, HMEM-002, HMEM-005 to HMEM-008: the kind of memory, for applications that requested that capability; only host memory is available. */
 static void kinds_of_memory(void)
 {
 	static const enum fi_hmem_iface ifaces[] = { FI_HMEM_CUDA, FI_HMEM_ROCR, FI_HMEM_ZE, FI_HMEM_NEURON, FI_HMEM_SYNAPSEAI, 99 };
@@ -225,7 +225,7 @@ static void kinds_of_memory(void)
 				ANSWERS(0, fi_close(&mr->fid));
 			}
 		}
-		/* The host's memory has no device, whatever is said of it. */
+		/* Host memory has no device, whatever device the registration names. */
 		for (uint64_t device = 0; device < 3; device++) {
 			struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 571, .iface = FI_HMEM_SYSTEM };
 			attr.device.reserved = device * 0x123456789;

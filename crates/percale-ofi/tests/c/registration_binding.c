@@ -1,4 +1,4 @@
-/* What regions are bound to (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh), whose they are, and when they are closed. */
+/* Binding regions (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh), their owners, and closing them. */
 #include "registration.h"
 
 #include <pthread.h>
@@ -72,7 +72,7 @@ static void regions_first(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-003, MR-073: without the capability nothing is counted, and the binding says so. */
+/* BIND-003, MR-073: without the capability nothing is counted, and the binding fails. */
 static void not_counting(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -104,7 +104,7 @@ static void enabling(void)
 			NEEDS(fi_mr_regattr(w.domain, &attr, FI_RMA_EVENT, &mr));
 		fill(memory, BYTES, 1);
 		refused(&w, 0, 811, memory, 1);
-		/* Its key is taken, though nobody reaches it. */
+		/* Its key is taken, although no peer can access it. */
 		struct fid_mr *second;
 		ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 811, 0, &second, NULL));
 		if (call == 0)
@@ -187,7 +187,7 @@ static void endpoints(bool bound)
 	munmap(memory, BYTES);
 }
 
-/* BIND-013 to BIND-017: pages that we are told of (FI_MR_MMU_NOTIFY). */
+/* BIND-013 to BIND-017: pages that the client reports (FI_MR_MMU_NOTIFY). */
 static void refreshing(void)
 {
 	char *place = pages(4 * BYTES, 1);

@@ -135,7 +135,7 @@ static void later(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-061: who reads the event in another thread finds the region where the caller wanted it. */
+/* MR-061: a thread that reads the event finds the region where the caller of the registration wanted it. */
 enum { MANY = 300 };
 static _Atomic(struct fid_mr *) slots[MANY];
 

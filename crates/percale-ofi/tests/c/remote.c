@@ -103,7 +103,7 @@ static void check_access(struct side *a, const struct access *x, uint64_t kind)
 	CHECK(!(done.flags & (FI_MSG | FI_TAGGED | FI_REMOTE_WRITE | FI_REMOTE_READ)), "flags %#llx", (unsigned long long)done.flags);
 }
 
-/* The completion that tells a target of data. */
+/* Checks the completion that reports remote data to a target. */
 static void check_told(struct side *b, uint64_t data, size_t len)
 {
 	const uint64_t flags = FI_REMOTE_CQ_DATA | FI_RMA | FI_REMOTE_WRITE;

@@ -5,7 +5,7 @@
 
 static struct settings how = { .name = "sets", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
 
-/* A message that a queue of b's has, and nobody has read. */
+/* Makes an unread message in one of b's queues. */
 static void deliver(struct two *two)
 {
 	NEEDS(fi_trecv(two->b.ep, two->b.in, 100, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(3)));
@@ -68,7 +68,7 @@ static void polling(void)
 	deliver(&two);
 	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 4)) == 0;) {
 		MUST(now() < until, "the message does not arrive");
-		/* The sender's progress, and not the receiver's, whose queue the set is to look at. */
+		/* Makes progress for the sender only: the set must do so for the receiver's queue. */
 		fi_cq_read(two.a.txcq, NULL, 0);
 	}
 	/* The context of the queue is the side that it was opened for. */
@@ -87,7 +87,7 @@ static void polling(void)
 	close_two(&two);
 }
 
-/* A member that is added again is one member, known by its context of then; members with one context are told of each. */
+/* A member that is added twice is one member, with its context at that time; each of several members with one context is reported. */
 static void added_twice(void)
 {
 	struct two two;

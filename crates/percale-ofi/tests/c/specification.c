@@ -76,7 +76,7 @@ static void every_key(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-006, MR-077: a region of no bytes has a key, a description, and lets nobody reach anything. */
+/* MR-006, MR-077: a region of no bytes has a key and a description, and permits no access. */
 static void empty(void)
 {
 	char *memory = pages(BYTES, 1), *places[] = { NULL, memory };
@@ -185,7 +185,7 @@ static void events_of_endpoints(void)
 	room.info = info;
 	open_side(&plain, &room, &without_events);
 	name_of(&plain, name, sizeof(name));
-	/* An endpoint that talks to itself is reached by nobody else. */
+	/* An endpoint that talks to itself cannot be reached by others. */
 	struct side *first = w.a, *writer = options.alone ? &plain : first;
 	fi_addr_t usual = writer->peer, other = 0;
 	struct side *mate = writer->mate;

@@ -227,7 +227,7 @@ static void closing_at_once(void)
 			NEEDS(pthread_join(threads[at], &code));
 			ANSWERS(0, (intptr_t)code);
 		}
-		/* Nobody holds the queue any more. */
+		/* The queue has no users any more. */
 		ANSWERS(0, fi_close(&cq->fid));
 	}
 	pthread_barrier_destroy(&start);

@@ -104,7 +104,7 @@ static void messages(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
-/* Tagged messages, receives, reads, writes and atomic operations by their msg calls; an alias whose operations are all triggered. */
+/* Tagged messages, receives, reads, writes and atomic operations by their msg calls; an alias that triggers all of its operations. */
 static void kinds(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -525,7 +525,7 @@ static void mixed(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
-/* Not for who has not asked, and not without FI_TRIGGER. */
+/* Not available to applications that did not request it, and not without FI_TRIGGER. */
 static void no_devices(struct two *t)
 {
 	struct fi_trigger_var var;

@@ -65,7 +65,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(1, fi_av_insert(av, &all[3], 1, &again, 0, NULL));
 	CHECK(type != FI_AV_TABLE || again == 4, "not the lowest unused index: %llu", (unsigned long long)again);
 	CHECK(fi_av_remove(av, &(fi_addr_t){ 0x123456 }, 1, 0) < 0, "removing nothing succeeds");
-	/* One that is none fails alone, and tells so with FI_SYNC_ERR. */
+	/* An invalid address fails alone, and FI_SYNC_ERR reports its error. */
 	all[0] = address(100), all[1] = zero, all[2] = address(102);
 	ANSWERS(2, fi_av_insert(av, all, 3, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && errors[2] == 0, "%d %d %d", errors[0], errors[1], errors[2]);
@@ -90,7 +90,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* Whatever is said of nodes, only allocation may depend on it; an address for the map of a vector without a name is nothing. */
+/* The hints about nodes may affect only allocation; the map address of a vector without a name is ignored. */
 static void hints(struct room *room)
 {
 	static const size_t some[] = { 0, 1, 1000, SIZE_MAX };
@@ -109,7 +109,7 @@ static void hints(struct room *room)
 	}
 }
 
-/* A vector stays as long as an endpoint uses it; who was removed is not sent to. */
+/* A vector stays as long as an endpoint uses it; messages to a removed peer are rejected. */
 static void in_use(struct room *room)
 {
 	struct side side;
@@ -233,7 +233,7 @@ static void symmetric(struct room *room)
 		a.sin_port = htons((uint16_t)(5000 + n % 2));
 		found(av, peers[n], &a);
 	}
-	/* A long one is one entry, whose parts come and go like others. */
+	/* A long list is one entry; its parts are removed and added like others. */
 	ANSWERS(1000000, fi_av_insertsym(av, "10.2.0.1", 1000, "1000", 1000, NULL, 0, NULL));
 	a.sin_addr.s_addr = htonl(0x0a020001 + 999), a.sin_port = htons(1999);
 	found(av, 1000003, &a);
@@ -242,7 +242,7 @@ static void symmetric(struct room *room)
 	ANSWERS(1, fi_av_insertsym(av, "10.9.9.9", 1, "7", 1, peers, FI_SYNC_ERR, errors));
 	CHECK(peers[0] == 1000003 && errors[0] == 0, "%llu", (unsigned long long)peers[0]);
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, peers, 0, NULL));
-	/* Names that a resolver knows without asking anybody: 127.9 is 127.0.0.9, and 127.10 is the next. */
+	/* Names that a resolver knows without a query: 127.9 is 127.0.0.9, and 127.10 is the next. */
 	ANSWERS(4, fi_av_insertsym(av, "127.9", 2, "5000", 2, peers, 0, NULL));
 	for (int n = 0; n < 4; n++) {
 		a.sin_addr.s_addr = htonl(0x7f000009 + (uint32_t)n / 2);
@@ -284,7 +284,7 @@ static void named(struct room *room)
 	MUST(attr.map_addr != NULL, "map_addr is not told");
 	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
 	NEEDS(fi_av_open(room->domain, &reading, &other, NULL));
-	/* Where the numbers are to be found, for whoever did not insert. */
+	/* The address of the numbers, for processes that did not insert. */
 	MUST(reading.map_addr != NULL, "map_addr is not told");
 	CHECK(((fi_addr_t *)reading.map_addr)[0] == peer, "another number");
 	found(other, peer, &a);
@@ -316,14 +316,14 @@ static void named(struct room *room)
 	CHECK(attr.map_addr == (void *)0x10000000, "map_addr is not the client's any more");
 	found(elsewhere, mine, &a);
 	ANSWERS(0, fi_close(&elsewhere->fid));
-	/* Who made it may go first; with the last of them it is gone. */
+	/* The creator may close its vector first; the vector is gone when the last user closes it. */
 	ANSWERS(0, fi_close(&av->fid));
 	found(other, mine, &a);
 	ANSWERS(0, fi_close(&other->fid));
 	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &other, NULL));
 }
 
-/* The other process of named(): inserts an address, tells its number, and waits for a word. */
+/* The other process of named(): inserts an address, sends its number, and waits for a byte. */
 int vector_writer(const char *name)
 {
 	static const struct settings how = { .name = "vector writer", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };

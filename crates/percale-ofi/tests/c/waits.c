@@ -98,7 +98,7 @@ static void signalled(struct two *two)
 	double until = now() + PATIENCE;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
-	/* Whether it waits already cannot be known: a signal wakes whoever waits then. */
+	/* The test cannot know whether it waits already: a signal wakes only threads that wait then. */
 	do {
 		MUST(now() < until, "a signal wakes nobody");
 		usleep(10000);
@@ -110,7 +110,7 @@ static void signalled(struct two *two)
 	fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 0);
 }
 
-/* Sleeping in poll(2): allowed when fi_trywait says so, and then nothing is missed. */
+/* Sleeping in poll(2): allowed when fi_trywait returns 0, and then no completion is missed. */
 static void descriptor(struct two *two)
 {
 	struct fid *fids[] = { &two->b.rxcq->fid };

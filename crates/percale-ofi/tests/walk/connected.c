@@ -1,4 +1,4 @@
-/* Connected endpoints and passive ones: connections, refusals, requests that nobody answers. */
+/* Connected endpoints and passive ones: connections, refusals, requests without an answer. */
 #include "walk.h"
 
 #include <netinet/in.h>

@@ -118,7 +118,7 @@ static void scalable_bindings(struct world *w, struct fid_domain *domain)
 	close_if_opened(left);
 }
 
-/* An endpoint whose key cannot be had is not opened without one. */
+/* An endpoint is not opened without its key if there is no memory for the key. */
 static void long_key(struct world *w, struct fid_domain *domain)
 {
 	struct fi_info *info;

@@ -97,7 +97,7 @@ void read_event(struct fid_eq *eq)
 	CHECK(got <= (ssize_t)room, "%zd bytes of %zu", got, room);
 	entry = (void *)bytes;
 	if (got >= (ssize_t)sizeof(*entry) && event == FI_CONNREQ && !(flags & FI_PEEK)) {
-		/* Who has read a request answers it, if the listener is still there. */
+		/* The reader of a request answers it, if the listener is still there. */
 		if (listening && entry->fid == &listening->fid)
 			fi_reject(listening, entry->info->handle, NULL, 0);
 		fi_freeinfo(entry->info);

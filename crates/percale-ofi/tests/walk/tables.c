@@ -1,9 +1,8 @@
 /*
- * Counts calls of table entries. An object's tables are replaced by copies whose functions are stubs: a stub counts and jumps to the
- * provider's function. So every entry of every table that the provider hands out is known, also those that no header here names, and
- * a call that is never made shows.
+ * Counts calls of table entries. An object's tables are replaced by copies with stubs for functions: a stub counts and jumps to the provider's
+ * function. So every entry of every table that the provider hands out is known, also those that no header here names, and a missing call shows.
  *
- * Tables are known by their place in the provider, which is the same in all processes that share the counts.
+ * Tables are identified by their address in the provider, which is the same in all processes that share the counts.
  */
 #define _GNU_SOURCE
 #include "walk.h"

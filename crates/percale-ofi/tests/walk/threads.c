@@ -94,7 +94,7 @@ static void alias_closed_at_once(void)
 		fi_recv(ep, buffer, 64, NULL, FI_ADDR_UNSPEC, NULL);
 		race(close_it, ep, close_it, alias);
 		free(buffer);
-		/* Nobody has the queue any more. */
+		/* The queue has no users any more. */
 		NEEDS(fi_close(&cq->fid));
 	}
 	close_world(&w, NULL);

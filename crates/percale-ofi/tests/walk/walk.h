@@ -51,9 +51,9 @@ struct setting {
 };
 extern struct setting setting;
 
-/* Says what is wrong and ends the process: what follows would make no sense. */
+/* Reports an error and ends the process: later checks would make no sense. */
 void wrong(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
-/* Says so and goes on; the case has failed. */
+/* Reports an error and continues; the case has failed. */
 void complain(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* A number below `bound`, from the case's seed. */
 uint64_t below(uint64_t bound);
@@ -169,9 +169,9 @@ struct side {
 	fi_addr_t peer;
 	/* Remote memory of the peer's. */
 	uint64_t address, key;
-	/* Numbers of the parts whose memory is lent. */
+	/* The numbers of the parts of memory that are lent. */
 	int txpart, rxpart;
-	/* It receives from whom it likes, and may take several messages in a buffer. */
+	/* It receives from any source, and may take several messages in a buffer. */
 	bool can_receive, can_send, can_access;
 };
 
@@ -221,7 +221,7 @@ struct scenario {
 };
 extern const struct scenario scenarios[];
 extern const size_t scenario_count;
-/* Those of few objects, whose orders are all tried. */
+/* Scenarios with few objects, tested in all orders. */
 extern const struct scenario in_all_orders[];
 extern const size_t in_all_orders_count;
 
