@@ -1,66 +1,66 @@
-//! What can go wrong in the command. A failure ends the run; its text goes to the user as it is.
+//! The errors of the command. A failure ends the run; its text goes to the user unchanged.
 
 use std::io;
 
-/// Why the command could not do what it was asked to.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Failure {
-    /// The arguments make no sense together (clap has already refused those that make none alone).
+    /// The combination of arguments is invalid (clap has already rejected arguments that are invalid alone).
     #[error("{0}")]
     Usage(String),
-    /// The other process ended or hung up in the middle of something.
+    /// The other process ended or closed the connection during a measurement.
     #[error("the other process ended before the measurement did")]
     PeerEnded,
     /// The other process reported a failure of its own.
     #[error("the other process failed: {0}")]
     Peer(String),
-    /// A message did not come and the other process did not end either.
+    /// A message did not arrive although the other process is alive.
     #[error("no message arrived for {0} s although the other process is alive")]
     Stalled(u64),
-    /// A message came and was not what had been sent.
+    /// The bytes of a message differ from those that were sent.
     #[error("wrong data: {0}")]
     Data(String),
     /// The two processes do not understand each other.
     #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
     Protocol(String),
-    /// The server of files said no, or could not.
+    /// The server of files refused or failed.
     #[error("the server says: {0}")]
     Server(String),
-    /// The operating system refused something.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// What it answered.
+        /// The system's error.
         source: io::Error,
     },
     /// This machine does not let one process copy another's memory.
     #[error("copying another process' memory is forbidden here: {0}")]
     Forbidden(io::Error),
-    /// A registration cache was wrong, or could not be put to the test.
+    /// A registration cache was wrong, or could not be tested.
     #[error("{0}")]
     Torture(String),
-    /// What a registration costs could not be measured.
+    /// The costs of registrations could not be measured.
     #[error("{0}")]
     Registration(String),
-    /// What windows cost could not be measured.
+    /// The costs of windows could not be measured.
     #[error("{0}")]
     Windows(String),
     /// One of several processes ended, or failed.
     #[error("process {number}: {why}")]
     Member {
-        /// Which one.
+        /// Its number.
         number: usize,
-        /// What it said, or how it ended.
+        /// Its error, or how it ended.
         why: String,
     },
-    /// percale refused something.
+    /// percale returned an error.
     #[error("{what}: {why}")]
     Percale {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// What it answered.
+        /// percale's error.
         why: String,
     },
 }

@@ -1,8 +1,8 @@
 //! io_uring's fixed buffers as a device: memory that is pinned for it, and transfers to and from what was pinned.
 //!
-//! They hold pages exactly as an adapter's memory region does (FOLL_LONGTERM), and transfers through a slot reach those
-//! pages whatever has meanwhile been mapped at their addresses. They are on every machine. The library has them
-//! ([`BufferTable`]); here they move only bytes that no value of this program lies in.
+//! They hold pages exactly as an adapter's memory region does (FOLL_LONGTERM), and transfers through a slot access
+//! those pages whatever has meanwhile been mapped at their addresses. Every machine has them. The library implements
+//! them ([`BufferTable`]); here they transfer only bytes in which no value of this program lies.
 
 #![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
 
@@ -18,12 +18,11 @@ pub(crate) const SLOTS: u32 = 4096;
 /// Rights that every registration has: pages are pinned for writing.
 pub(crate) const ACCESS: Access = Access::LOCAL_WRITE;
 
-/// The device. Clones are the same. The local key of a registration is its slot, the remote key its number: slots are used
-/// again.
+/// The device. Clones share it. The local key of a registration is its slot, the remote key its number: slots are reused.
 #[derive(Clone)]
 pub(crate) struct FixedBuffers(BufferTable);
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the pinned pages to a file.
@@ -43,7 +42,7 @@ impl FixedBuffers {
     pub(crate) fn transfer(&self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
         use percale::device::Way as Direction;
         let (mut rest, mut moved) = (range, 0);
-        // The kernel moves less at a time if somebody else wants the processor.
+        // The kernel transfers less at a time if another task wants the processor.
         loop {
             let way = match way {
                 Way::ToFile => Direction::ToFile(moved),

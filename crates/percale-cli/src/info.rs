@@ -1,4 +1,4 @@
-//! `percale info`: which transports, devices and limits are here, and why others are not.
+//! `percale info`: the available transports, devices and limits, and why others are not available.
 
 use comfy_table::Table;
 use percale::Info;
@@ -30,10 +30,10 @@ enum Line {
         name: String,
         /// Absent: not limited.
         value: Option<u64>,
-        /// What follows from it.
+        /// The effect of the limit.
         meaning: String,
     },
-    /// Where an endpoint bound to any address says it is reached, and why there.
+    /// The address that an endpoint bound to any address advertises, and the reason for it.
     Address { advertised: String },
 }
 

@@ -8,31 +8,31 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{c_int, c_long};
 use pindown::Range;
 
-/// Addresses in which no value of this program lies and to which no reference points: whatever becomes of the memory
-/// there, nothing of the program changes with it. It is read and written by system calls only.
+/// Addresses at which no value of this program lies and to which no reference points: changes of the memory there do
+/// not affect the program. It is read and written by system calls only.
 #[derive(Debug)]
 pub(crate) struct Lot {
     range: Range,
-    /// With what lies around it so that a hole in the lot is no larger than the lot: else whoever asks for memory is given
-    /// the hole.
+    /// Includes addresses around the lot, so that a hole in the lot is no larger than the lot: otherwise the kernel may place a new mapping in the
+    /// hole.
     reserved: Range,
 }
 
 /// What may be done to memory.
 pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// The result of a system call, as the kernel tells it.
+/// Converts the return value of a system call.
 fn result(answer: c_long) -> io::Result<usize> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(answer as usize) }
 }
 
-/// So many bytes from `start` on, which is known to be no empty range.
+/// Makes a range of `len` bytes from `start` on, which is known to be valid.
 pub(crate) fn range(start: u64, len: u64) -> io::Result<Range> {
     Range::new(start, len).map_err(io::Error::other)
 }
 
 impl Lot {
-    /// Addresses where nothing was: `len` bytes, aligned, that nobody may touch yet.
+    /// Reserves free addresses: `len` bytes, aligned, that may not be accessed yet.
     pub(crate) fn reserve(len: u64, align: u64) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let before = pindown::page_size();
@@ -45,8 +45,8 @@ impl Lot {
         Ok(Self { range: range_of_lot, reserved: range(start, bytes)? })
     }
 
-    /// New memory, readable and writable, of which nobody knows but the caller, with these flags of mmap(2) besides those
-    /// of private anonymous memory.
+    /// Maps new memory, readable and writable, that is known to the caller only. `flags` are flags of mmap(2) besides those of private anonymous
+    /// memory.
     pub(crate) fn memory(len: u64, flags: c_int) -> io::Result<Self> {
         let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -54,8 +54,8 @@ impl Lot {
         Ok(Self::adopt(range(result(start)? as u64, len)?))
     }
 
-    /// Addresses that something else than a value of this program has: a part of a stack that is not used, memory that
-    /// malloc lent, sealed memory that is never looked into.
+    /// Takes over addresses that no value of this program uses: an unused part of a stack, memory allocated by malloc,
+    /// sealed memory that is never accessed.
     pub(crate) fn adopt(range: Range) -> Self {
         Self { range, reserved: range }
     }
@@ -65,7 +65,7 @@ impl Lot {
         self.range
     }
 
-    /// Gives the addresses back.
+    /// Unmaps the addresses.
     pub(crate) fn release(&self) -> io::Result<()> {
         let Self { reserved, .. } = self;
         // SAFETY: the lot, in which no value lies, and what was mapped around it and never touched.
@@ -80,7 +80,7 @@ impl Lot {
         result(unsafe { libc::syscall(number, at.start() as usize, at.len() as usize, a, b, c, d) })
     }
 
-    /// Maps over what is there: flags without MAP_FIXED, or with MAP_FIXED_NOREPLACE only into a hole.
+    /// Maps over existing mappings, or with MAP_FIXED_NOREPLACE only into a hole. `flags` is without MAP_FIXED.
     pub(crate) fn map(
         &self,
         at: Range,
@@ -109,7 +109,8 @@ impl Lot {
         self.call(libc::SYS_mprotect, at, [protection as usize, 0, 0, 0]).map(drop)
     }
 
-    /// mremap(2): to `to` of this lot, or without it to where the kernel likes, or nowhere else. Where it is now.
+    /// mremap(2): to `to` of this lot, or without it to any address of the kernel's choice, or not at all. Returns the
+    /// new range.
     pub(crate) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
         let flags = match to {
             Some(to) => {
@@ -141,7 +142,7 @@ impl Lot {
         result(unsafe { libc::syscall(libc::SYS_shmat, segment, at.start() as usize, flags) }).map(drop)
     }
 
-    /// What cannot be an accident of the machine: the torture itself is wrong.
+    /// Panics if a range is not in the lot: that is an error of the torture itself, never of the machine.
     fn own(&self, at: Range) {
         assert!(self.range.contains(at), "{at} is not of {}", self.range);
     }

@@ -1,4 +1,5 @@
-//! `percale`, the command: what is here and why not, how fast it is, and files from one machine to another.
+//! `percale`, the command: shows what is available and why other things are not, measures speed, and copies files
+//! between machines.
 
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ mod worker;
 
 fn main() -> ExitCode {
     signals::ignore_file_size();
-    // Bad usage ends here, with clap's message and exit code 2.
+    // Invalid usage ends here, with clap's message and exit code 2.
     let args = Args::parse();
     let done = match &args.subcommand {
         Subcommand::Info { json } => info::run(*json),
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
         Subcommand::Torture(args) => torture::run(args),
-        // Whatever fails here was reported to the process that measures; that one prints it.
+        // A failure here was reported to the process that measures, which prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }

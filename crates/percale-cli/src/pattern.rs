@@ -1,4 +1,4 @@
-//! What the messages contain, so that a lost, repeated, swapped or torn one is noticed.
+//! The contents of messages, by which a lost, repeated, swapped or torn message is noticed.
 //!
 //! Message `index` of a round consists of 64-bit words that count up by an odd constant from a start that depends on
 //! the round, the index and the direction: no two messages of a run share a word in the same place. Making and
@@ -12,10 +12,10 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const INDEX: u64 = 0xd134_2543_de82_ef95;
 const ROUND: u64 = 0xbf58_476d_1ce4_e5b9;
 
-/// How much is on the stack at a time of a message that is no slice.
+/// The size of the chunks on the stack for a message that is not a slice.
 const CHUNK: usize = 4096;
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the process that measures.
@@ -45,7 +45,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Of message `index` of round `round`, going `way`; `part` of it is written or checked.
+    /// The content of message `index` of round `round`, in direction `way`; `part` of it is written or checked.
     #[inline]
     pub(crate) const fn new(round: u64, index: u64, way: Way, part: Part) -> Self {
         let start = round.wrapping_mul(ROUND).wrapping_add(index.wrapping_mul(INDEX)) ^ (way as u64);
@@ -110,7 +110,7 @@ impl Content {
         }
     }
 
-    /// Writes it to a message of `len` bytes that is no slice: `put` gets offsets and bytes.
+    /// Writes it to a message of `len` bytes that is not a slice: `put` gets offsets and bytes.
     #[inline]
     pub(crate) fn write_to(self, len: usize, mut put: impl FnMut(usize, &[u8])) {
         match self.part {
@@ -133,7 +133,7 @@ impl Content {
         }
     }
 
-    /// Compares a message of `len` bytes that is no slice with it: `get` copies the bytes at an offset.
+    /// Compares a message of `len` bytes that is not a slice with it: `get` copies the bytes at an offset.
     #[inline]
     pub(crate) fn check_from(self, len: usize, mut get: impl FnMut(usize, &mut [u8])) -> Result<()> {
         match self.part {
@@ -165,7 +165,7 @@ impl Content {
         Ok(())
     }
 
-    /// What starts at byte `offset`, a multiple of 8.
+    /// The content from byte `offset` on, a multiple of 8.
     const fn from(self, offset: usize) -> Self {
         Self { start: self.start.wrapping_add(STEP.wrapping_mul((offset / 8) as u64)), ..self }
     }

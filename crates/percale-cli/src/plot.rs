@@ -1,5 +1,5 @@
-//! Pictures (SVG): panels of lines, a size against something, both logarithmic; and the latencies as one of them, a panel
-//! a transport.
+//! Pictures (SVG): panels of lines that show a value by a size, both on logarithmic axes; and the latencies as one of them, with a panel for each
+//! transport.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -23,13 +23,13 @@ pub(crate) const GREEN: RGBColor = RGBColor(44, 140, 60);
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) color: RGBColor,
-    /// Limits are drawn in grey and dashed, what is compared with them in color.
+    /// Limits are drawn in grey and dashed, the other lines in color.
     pub(crate) limit: bool,
-    /// Sizes in bytes, or whatever goes across, and what is shown of them.
+    /// The points: sizes in bytes (or the other horizontal values), and the values shown.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What the horizontal axis shows.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Across {
     /// Sizes in bytes.
@@ -61,7 +61,7 @@ impl Across {
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
     pub(crate) across: Across,
-    /// What the vertical axis shows, and how.
+    /// The title of the vertical axis.
     pub(crate) axis: &'static str,
     pub(crate) show: fn(f64) -> String,
     pub(crate) series: Vec<Series>,
@@ -77,7 +77,7 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// A picture of these panels, side by side.
+/// Draws these panels, side by side.
 pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
     let mut picture = String::new();
     draw(&mut picture, title, panels).map_err(|error| Failure::System {
@@ -87,7 +87,7 @@ pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
     Ok(picture)
 }
 
-/// The picture of all latencies among the rows.
+/// Draws all latencies among the rows.
 ///
 /// # Errors
 /// If there is none.
@@ -126,7 +126,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
         (Operation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
-        // Where both memories were measured there are two lines; else all sizes are one.
+        // Where both kinds of memory were measured there are two lines; otherwise all sizes are one line.
         let both = of(op).any(|row| row.memory == Memory::Percale) && of(op).any(|row| row.memory == Memory::Ordinary);
         if both {
             let first = of(op).filter(|row| row.memory == Memory::Percale).map(|row| row.bytes).min().unwrap_or(0);
@@ -138,7 +138,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
             add(format!("percale, {name}"), color, false, of(op).map(point).collect());
         }
     }
-    // Of a size that several have, the first limit is drawn.
+    // If several operations have one size, the first limit is drawn.
     let limits = latencies.iter().flat_map(|&(op, ..)| of(op));
     add("limit of the machine".into(), GREY, true, limits.map(limit).collect());
     all
@@ -153,7 +153,7 @@ struct Powers {
 }
 
 impl Powers {
-    /// From the power below the smallest value to the one above the largest.
+    /// Makes the axis from the power below the smallest value to the one above the largest.
     fn around(values: impl Iterator<Item = f64>, base: f64, show: fn(f64) -> String) -> Self {
         let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         let low = base.powf(low.log(base).floor());
@@ -291,7 +291,7 @@ mod tests {
         ] {
             assert!(picture.contains(text), "no {text}");
         }
-        // A circle for each point: no point is lost.
+        // A circle for each point: no point is missing.
         let points: usize =
             [Transport::Shm, Transport::Tcp].iter().flat_map(|&t| series(&rows, t)).map(|s| s.points.len()).sum();
         assert_eq!(picture.matches("<circle").count(), points);

@@ -30,7 +30,7 @@ pub(crate) enum Operation {
     CompareSwap,
 }
 
-/// In which pattern the two processes take part.
+/// The pattern of the two processes' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Pattern {
     /// One at a time, to and fro.
@@ -42,7 +42,7 @@ pub(crate) enum Pattern {
 }
 
 impl Operation {
-    /// All, in the order shown.
+    /// All operations, in the order shown.
     pub(crate) const ALL: [Self; 10] = [
         Self::TaggedLatency,
         Self::MessageLatency,
@@ -72,7 +72,7 @@ impl Operation {
         }
     }
 
-    /// What the two processes do.
+    /// The pattern of the operation.
     pub(crate) const fn pattern(self) -> Pattern {
         match self {
             Self::TaggedLatency | Self::MessageLatency | Self::PutLatency => Pattern::PingPong,
@@ -96,11 +96,11 @@ impl Operation {
         matches!(self.pattern(), Pattern::PingPong) || matches!(self, Self::Put)
     }
 
-    /// Why there is no such operation on so many bytes.
+    /// Returns why there is no such operation for so many bytes.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
             Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
-            // The last 8 are what the other side polls.
+            // The other side polls the last 8 bytes.
             Self::PutLatency if bytes == 0 || !bytes.is_multiple_of(8) => Some("it is of a multiple of 8 bytes"),
             _ => None,
         }
@@ -126,7 +126,7 @@ impl Transport {
         }
     }
 
-    /// What the library calls it.
+    /// The library's name for it.
     pub(crate) const fn kind(self) -> TransportKind {
         match self {
             Self::Shm => TransportKind::Shm,
@@ -135,7 +135,7 @@ impl Transport {
     }
 }
 
-/// Where the messages lie in the two processes.
+/// The kind of memory of the messages in the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Memory {
@@ -143,7 +143,7 @@ pub(crate) enum Memory {
     Percale,
     /// Any memory of the process.
     Ordinary,
-    /// Such memory, where the kernel may not copy between processes.
+    /// Any memory of the process, where the kernel may not copy between processes.
     Bounced,
 }
 

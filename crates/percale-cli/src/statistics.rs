@@ -1,22 +1,22 @@
-//! From samples to the few numbers that are shown.
+//! Summaries of samples.
 
-/// Nanoseconds of each message (or of each round, for streams), in no order.
+/// Nanoseconds of each message (or of each round, for streams), unordered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
-/// What a list of samples comes to. Nanoseconds.
+/// The summary of a list of samples, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     /// The median.
     pub(crate) p50: f64,
-    /// What 99 of 100 stay within.
+    /// The 99th percentile.
     pub(crate) p99: f64,
-    /// How many samples there were.
+    /// The number of samples.
     pub(crate) count: usize,
 }
 
 impl Samples {
-    /// No samples yet, with room for `count`, so that adding them allocates nothing.
+    /// Makes an empty list with room for `count` samples, so that adding them allocates nothing.
     pub(crate) fn with_room(count: usize) -> Self {
         Self(Vec::with_capacity(count))
     }
@@ -32,7 +32,7 @@ impl Samples {
         self.0.append(&mut other.0);
     }
 
-    /// Sorts and sums up; `None` without samples.
+    /// Sorts and summarizes; `None` without samples.
     pub(crate) fn summary(mut self) -> Option<Summary> {
         self.0.sort_unstable_by(f64::total_cmp);
         Some(Summary { p50: percentile(&self.0, 50.0)?, p99: percentile(&self.0, 99.0)?, count: self.0.len() })

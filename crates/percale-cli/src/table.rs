@@ -5,10 +5,10 @@ use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use crate::row::{Operation, Pattern, Row};
 use crate::units;
 
-/// What stands where nothing was measured.
+/// The text of a cell that was not measured.
 const NOTHING: &str = "–";
 
-/// A line below the head and no others.
+/// A line below the head and no other lines.
 pub(crate) const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// The rows of `percale perf`, with the limits explained below.
@@ -87,7 +87,7 @@ fn notes(rows: &[Row]) -> String {
     text
 }
 
-/// Whether it is an access whose limit sends it there and an answer back.
+/// Whether the row is an access with a limit that consists of a message and an answer.
 fn is_round_trip(row: &Row) -> bool {
     let goes_there = |limit: &str| limit.starts_with("ring") || limit.starts_with("sockets");
     row.op.pattern() == Pattern::Access && row.limit.as_deref().is_some_and(goes_there)

@@ -28,7 +28,7 @@ impl Worker {
         let asked = process.stdin.take();
         let (send, answers) = channel();
         if let Some(out) = process.stdout.take() {
-            // Ends when the worker does, or nobody listens.
+            // Ends when the worker does, or when the receiver is dropped.
             std::thread::spawn(move || {
                 BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
             });
@@ -46,7 +46,7 @@ impl Worker {
             .ok_or_else(|| format!("no answer for {} s; {}", patience.as_secs(), stuck::threads_of(self.process.id())))
     }
 
-    /// Gives it a job, whose answer is to be [heard](Self::hear).
+    /// Sends it a job; the answer is to be [heard](Self::hear).
     ///
     /// # Errors
     /// It has ended.

@@ -85,7 +85,7 @@ fn a_member_that_dies_is_an_error_and_no_hang() {
     let mut error = String::new();
     first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
-    // Who has died, or who found out.
+    // Names the process that died, or the one that detected it.
     assert!(error.starts_with("percale: process "), "{error}");
     eventually("a member lives on", || !members.iter().any(|member| is_running(*member)));
 }

@@ -50,7 +50,7 @@ impl Listening {
         output.status.success() && String::from_utf8_lossy(&output.stdout).lines().count() == 2
     }
 
-    /// A stranger who says these lines, and hears what comes within a moment.
+    /// Connects without a key, sends these lines, and returns what arrives within a moment.
     fn stranger(&self, lines: &[Vec<u8>]) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         for line in lines {

@@ -1,4 +1,4 @@
-//! The command on a machine whose loopback has IPv6 only.
+//! The command on a machine with IPv6 only on its loopback interface.
 
 use std::process::Command;
 

@@ -16,7 +16,7 @@ fn torture(arguments: &[&str]) -> (Vec<Value>, Option<i32>, String) {
     (lines, output.status.code(), text(&output.stderr))
 }
 
-/// Why the first line says that the monitor is not to be had; the test then shows nothing.
+/// Whether the first line reports that the monitor is unavailable; the test then shows nothing.
 fn unavailable(lines: &[Value]) -> bool {
     let missing = lines[0]["available"] == false;
     if missing {
@@ -106,7 +106,8 @@ fn rcache_021_userfaultfd_of_older_kernels_gives_nothing_stale_without_privilege
     is_right_for_nobody("userfaultfd-plain");
 }
 
-/// Pairs whose operation has this in its name, of every kind: nothing but what the monitor documents may be wrong.
+/// Runs the pairs with this text in the operation's name, for every kind of memory: only what the monitor documents may
+/// be wrong.
 fn results(monitor: &str, operation: &str) -> Vec<String> {
     let (lines, code, error) = torture(&["--monitor", monitor, "--filter", operation, "--seconds", "0"]);
     if unavailable(&lines) {

@@ -34,7 +34,7 @@ fn of<'a>(lines: &'a [Value], begins: &str) -> Vec<&'a Value> {
 #[test]
 fn queueing_firing_chains_and_stores_are_measured_beside_their_limits() {
     let lines = lines(&without_driver(&[QUICK.as_slice(), &["--json"]].concat()));
-    // Three figures of two orders and two counts; five of a send, two rings, two who store.
+    // Three figures of two orders and two counts; five of a send, two rings, two writers.
     assert_eq!(lines.len(), 3 * 2 * 2 + 5 + 2 + 2, "{lines:?}");
     for line in &lines {
         let has_limit = line["limit"].is_string();

@@ -1,4 +1,4 @@
-//! The copy itself: blocks on their way between the local file and the server's slots.
+//! The copy itself: blocks in transfer between the local file and the server's slots.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ pub(super) struct Copy<'a> {
     pub(super) size: u64,
     pub(super) slots: Vec<RemoteMemory>,
     pub(super) progress: Progress,
-    /// For errors: the local file.
+    /// The local file's name, for errors.
     pub(super) name: String,
 }
 
@@ -31,7 +31,7 @@ struct Written<'a> {
 }
 
 impl Copy<'_> {
-    /// How many blocks from the first on are the same on both sides, of those that lie in the first `held` bytes.
+    /// Returns how many of the blocks within the first `held` bytes, counted from the first, are equal on both sides.
     pub(super) fn agree(&mut self, held: u64) -> Result<u64> {
         let all = held.min(self.size) / BLOCK;
         let mut agreed = 0;
@@ -84,15 +84,15 @@ impl Copy<'_> {
             if awaited.is_none() && left > 0 {
                 awaited = Some(server.listen()?);
             }
-            // While there is anything to read, it is begun; else the oldest read is waited for.
+            // While there are reads to begin, they are begun; otherwise the oldest read is waited for.
             if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
-                // Each answers one request, so no block comes twice and no slot is read while it is filled.
+                // Each reply answers one request, so no block arrives twice and no slot is read while it is filled.
                 let (block, slot, digest) = match server.reply(reply)? {
                     Some(Reply::Filled { block, slot, digest }) => (block, slot, digest),
                     Some(other) => return Err(unexpected(&other)),
                     None => continue,
                 };
-                // The server's slots are fewer than the buffers, so waiting for one cannot last.
+                // The server has fewer slots than there are buffers, so waiting for a buffer cannot last.
                 let buffer = loop {
                     match self.file.buffer(block) {
                         Some(buffer) => break buffer,
@@ -114,7 +114,7 @@ impl Copy<'_> {
         self.file.digest()
     }
 
-    /// Asks for the next block, if there is one.
+    /// Requests the next block, if there is one.
     fn fill(&self, slot: usize, next: &mut u64) -> Result<()> {
         let block = *next;
         if block < blocks::count(self.size) {
@@ -124,7 +124,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until a block is written here.
+    /// Waits until a block is written to the local file.
     fn saved(&mut self) -> Result<()> {
         let done = self.file.next(&self.name)?;
         self.file.note(done.block, done.digest);
@@ -151,7 +151,7 @@ impl Copy<'_> {
                 let slot = match free.pop() {
                     Some(slot) => slot,
                     None => {
-                        // The server has all there is to be stored before it is waited for.
+                        // All blocks that the server has to store are sent before it is waited for.
                         while !moving.is_empty() {
                             self.written(&mut moving, &mut storing)?;
                         }
@@ -171,7 +171,7 @@ impl Copy<'_> {
         self.file.digest()
     }
 
-    /// Waits until the oldest write is there, and has it stored.
+    /// Waits until the oldest write has completed, and requests that the server stores the block.
     fn written(&mut self, moving: &mut VecDeque<Written<'_>>, storing: &mut usize) -> Result<()> {
         let Some(Written { write, block, slot, digest }) = moving.pop_front() else { return Ok(()) };
         let buffer = write.wait().map_err(|error| self.server.explain(error, None))?;
@@ -183,7 +183,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until the server has stored a block; which slot is free again.
+    /// Waits until the server has stored a block; returns the slot that is free again.
     fn stored(&self, storing: &mut usize) -> Result<usize> {
         match self.server.next()? {
             Reply::Stored { slot, .. } => {

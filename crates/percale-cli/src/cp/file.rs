@@ -13,13 +13,13 @@ use crate::transfer::pool::Pool;
 /// Blocks in memory at a time.
 pub(super) const BUFFERS: usize = 8;
 
-/// Threads, at most; more would outrun any one connection.
+/// The most threads; more would be faster than any one connection.
 const THREADS: usize = 8;
 
 /// What is done to a block.
 #[derive(Debug)]
 enum Work {
-    /// Only its checksum.
+    /// Compute only its checksum.
     Hash,
     /// Read it into this buffer.
     Load(Vec<u8>),
@@ -36,7 +36,7 @@ struct Job {
 /// A block that is done.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// Which.
+    /// Its number.
     pub(super) block: u64,
     /// Its checksum.
     pub(super) digest: Digest,
@@ -50,7 +50,7 @@ pub(super) struct LocalFile {
     size: u64,
     pool: Pool<Job>,
     results: Receiver<io::Result<Done>>,
-    /// Jobs that were given and whose results were not taken.
+    /// Jobs that were submitted and have a result that was not taken.
     pub(super) pending: usize,
     spare: Vec<Vec<u8>>,
     /// Checksums of blocks that the copy has.
@@ -77,24 +77,24 @@ impl LocalFile {
         self.pool.give(Job { block, work });
     }
 
-    /// Has a block's checksum computed.
+    /// Queues the computation of a block's checksum.
     pub(super) fn hash(&mut self, block: u64) {
         self.give(block, Work::Hash);
     }
 
-    /// Has a block read, if there is a buffer for it.
+    /// Queues the reading of a block, if there is a buffer for it.
     pub(super) fn load(&mut self, block: u64) -> bool {
         let Some(buffer) = self.buffer(block) else { return false };
         self.give(block, Work::Load(buffer));
         true
     }
 
-    /// Has a block written that was sent with this checksum.
+    /// Queues the writing of a block that was sent with this checksum.
     pub(super) fn save(&mut self, block: u64, buffer: Vec<u8>, digest: Digest) {
         self.give(block, Work::Save(buffer, digest));
     }
 
-    /// A buffer as long as the block.
+    /// Takes a buffer as long as the block.
     pub(super) fn buffer(&mut self, block: u64) -> Option<Vec<u8>> {
         let len = blocks::place(self.size, block)?.len;
         let mut buffer = self.spare.pop()?;
@@ -102,31 +102,31 @@ impl LocalFile {
         Some(buffer)
     }
 
-    /// A buffer that is no longer used.
+    /// Returns a buffer that is no longer used.
     pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
         self.spare.push(buffer);
     }
 
-    /// Waits for the next block that is done, in no particular order.
+    /// Waits for the next finished block, in no particular order.
     pub(super) fn next(&mut self, what: &str) -> Result<Done> {
         let result = self.results.recv().map_err(|_| Failure::PeerEnded)?;
         self.pending -= 1;
         result.map_err(Failure::system(what.to_owned()))
     }
 
-    /// The next block that is done, if there is one now.
+    /// Returns the next finished block, if there is one now.
     pub(super) fn try_next(&mut self, what: &str) -> Result<Option<Done>> {
         let Ok(result) = self.results.try_recv() else { return Ok(None) };
         self.pending -= 1;
         result.map(Some).map_err(Failure::system(what.to_owned()))
     }
 
-    /// The copy has this block.
+    /// Records that the copy has this block.
     pub(super) fn note(&mut self, block: u64, digest: Digest) {
         self.digests.insert(block, digest);
     }
 
-    /// The checksum of the whole file, of which the copy has all blocks.
+    /// The checksum of the whole file. The copy must have all blocks.
     pub(super) fn digest(&self) -> Result<Digest> {
         let all = blocks::count(self.size);
         blocks::complete(self.size, &self.digests)

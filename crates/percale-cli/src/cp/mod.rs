@@ -1,7 +1,7 @@
 //! `percale cp`: copies a file from or to a machine where `percale serve` runs.
 //!
-//! One thread asks and moves blocks, reading the server's memory or writing it; others read, write and hash the local file.
-//! [`place`]: which side is which; [`server`]: the connection; [`mod@file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
+//! One thread sends requests and transfers blocks, by reading and writing the server's memory; others read, write and hash the local file. [`place`]:
+//! the two sides; [`server`]: the connection; [`mod@file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,14 +32,14 @@ mod place;
 mod progress;
 mod server;
 
-/// What was done; the object of `--json`.
+/// The result; the object of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Of the whole file.
+    /// The size of the whole file.
     bytes: u64,
-    /// From connecting until the copy had its name.
+    /// From connecting until the copy got its name.
     seconds: f64,
-    /// Of those that were moved now.
+    /// Counts only the bytes that were transferred now.
     bytes_per_s: f64,
     /// The file's BLAKE3, in hexadecimal digits.
     blake3: String,
@@ -50,7 +50,7 @@ struct Outcome {
 /// Runs the subcommand.
 pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let start = Instant::now();
-    // Before there is any other thread.
+    // Read before there is any other thread.
     let umask = crate::transfer::umask();
     let connect = |address: &str| {
         let key = args.authorization_key.as_deref().map(key::read).transpose()?;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let (bytes, resumed, digest) = match (Place::of(&args.source), Place::of(&args.target)) {
         (Place::There(address, path), Place::Here(target)) => download(&connect(&address)?, path, &target, umask)?,
         (Place::Here(source), Place::There(address, path)) => {
-            // What is wrong here is said before anybody is bothered.
+            // Local errors are reported before the server is contacted.
             let source = open_source(&source)?;
             upload(&connect(&address)?, &source, args.source.display().to_string(), path)?
         }
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     print_line(&format!("{} bytes{resumed} in {time}, {rate}, checksums agree", units::count(bytes)))
 }
 
-/// What the server says of a file that it opened.
+/// The server's answer for a file that it opened.
 struct Opened {
     size: u64,
     mode: u32,
@@ -104,7 +104,7 @@ fn open(server: &Server, request: &Request) -> Result<Opened> {
     }
 }
 
-/// Copies from the server. The size, how much of it was there, the checksum.
+/// Copies from the server. Returns the size, how much of it was there before, and the checksum.
 fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Result<(u64, u64, Digest)> {
     let name = target.display().to_string();
     let system = || Failure::system(name.clone());
@@ -119,7 +119,7 @@ fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Res
     let agreed = copy.agree(held)?;
     let digest = copy.download(agreed)?;
     server.finish(&Request::Finish { digest }, opened.size)?;
-    // Which permissions a file gets is this user's to say: the server's are taken as far as the mask lets them.
+    // The user's mask limits the permissions of the file: the server's are applied within it.
     part.commit(opened.size, opened.mode & !umask).map_err(system())?;
     Ok((opened.size, agreed * BLOCK, digest))
 }
@@ -130,7 +130,7 @@ fn open_source(source: &Path) -> Result<Source> {
     opened.and_then(|path| Source::open(&path)).map_err(Failure::system(source.display().to_string()))
 }
 
-/// Copies to the server, as `download` from it.
+/// Copies to the server. Returns the same values as `download`.
 fn upload(server: &Server, source: &Source, name: String, path: ServedPath) -> Result<(u64, u64, Digest)> {
     let size = source.size();
     let opened = open(server, &Request::Put { path, size, mode: source.mode() })?;

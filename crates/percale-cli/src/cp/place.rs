@@ -1,11 +1,11 @@
-//! Where a file is: here, or below a directory that is served.
+//! The location of a file: local, or below a served directory.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use crate::transfer::path::ServedPath;
 
-/// A file's place.
+/// A file's location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On this machine.
@@ -15,7 +15,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Reads an argument: `HOST:PORT/PATH`, `[IPv6]:PORT/PATH`, or else a local path.
+    /// Parses an argument: `HOST:PORT/PATH`, `[IPv6]:PORT/PATH`, or otherwise a local path.
     pub(super) fn of(argument: &OsStr) -> Self {
         let bytes = argument.as_encoded_bytes();
         let slash = bytes.iter().position(|&byte| byte == b'/');

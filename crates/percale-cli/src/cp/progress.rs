@@ -1,4 +1,4 @@
-//! How far a copy is: a bar on standard error, if that is a terminal.
+//! The progress of a copy: a bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for so many bytes.
+    /// Makes a bar for so many bytes.
     pub(super) fn new(size: u64) -> Result<Self> {
         let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr_with_hz(4));
         let template = "{bar:40} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}";
@@ -16,13 +16,13 @@ impl Progress {
         Ok(Self(bar.with_style(style.map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?)))
     }
 
-    /// So many bytes from the beginning on are there from before.
+    /// Records that so many bytes from the beginning on are there from an earlier attempt.
     pub(super) fn resumed(&self, bytes: u64) {
         self.0.set_position(bytes);
         self.0.reset_eta();
     }
 
-    /// So many more bytes have been moved.
+    /// Records that so many more bytes were transferred.
     pub(super) fn moved(&self, bytes: u64) {
         self.0.inc(bytes);
     }

@@ -1,4 +1,4 @@
-//! The connection to a server. What the server sends is believed only as an answer to a request that was made, and once.
+//! The connection to a server. A message of the server is accepted only as an answer to a request that was made, and once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,23 +14,24 @@ use crate::row::Transport;
 use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, PROTOCOL, Reply, Request, TAG};
 use crate::transfer::visible;
 
-/// How long an answer, or a block, may take: long enough for a busy disk, and a server that dies is noticed at once.
+/// How long an answer, or a block, may take: long enough for a busy disk. The end of the server is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the server may take to have a file written to its disk, or to look at it a second time; at the end large ones have more.
+/// How long the server may take to write a file to its disk, or to verify it a second time; large files get more time at the end.
 const PERMANENCE: Duration = Duration::from_secs(900);
 
-/// Bytes for which it has another second.
+/// The number of bytes for which it gets another second.
 const SLOW_DISK: u64 = 10_000_000;
 
-/// How long, and how often, a file is tried that another copy has: one whose process was killed ends at once, but is noticed later.
+/// How long, and how often, opening a file is retried while another copy has it. If the process of that copy was killed, the copy has ended, but the
+/// server notices that later.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How long an error may take to arrive that explains another.
+/// How long to wait for an error that explains another.
 const EXPLAINING: Duration = Duration::from_secs(1);
 
-/// A server that welcomed us.
+/// A server that has welcomed this client.
 #[derive(Debug)]
 pub(super) struct Server {
     endpoint: Endpoint,
@@ -41,10 +42,10 @@ pub(super) struct Server {
 /// Requests by number.
 #[derive(Debug)]
 struct Requests {
-    /// The first number. Drawn at random: answers to another process that had our address have other numbers.
+    /// The first number, drawn at random: answers to another process that had this address before have other numbers.
     first: u64,
     next: u64,
-    /// Those that were not answered.
+    /// The requests that were not answered.
     open: BTreeMap<u64, Request>,
 }
 
@@ -58,7 +59,7 @@ impl Requests {
         Ok(Self { first, next: first, open: BTreeMap::new() })
     }
 
-    /// A number for a request.
+    /// Assigns a number to a request.
     fn add(&mut self, request: &Request) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -66,7 +67,7 @@ impl Requests {
         number
     }
 
-    /// The reply, if it answers a request; `None` if it answers nobody here.
+    /// Returns the reply if it answers a request; `None` if it answers none of this client's requests.
     fn take(&mut self, answered: Answered) -> Result<Option<Reply>> {
         let Answered { number, reply } = answered;
         match self.open.remove(&number) {
@@ -112,16 +113,16 @@ impl Server {
         }
     }
 
-    /// Waits to be welcomed. Which version the server speaks.
+    /// Waits for the welcome. Returns the protocol version of the server.
     fn greet(&self) -> Result<u32> {
-        // The message makes the connection, which is what is answered.
+        // The message makes the connection, and the server answers the connection.
         self.send(GREETING, Request::Hello)?;
         let start = Instant::now();
         loop {
             match self.listen()?.message(PATIENCE.saturating_sub(start.elapsed()))? {
                 Answered { number: GREETING, reply: Reply::Welcome { protocol } } => return Ok(protocol),
                 Answered { number: GREETING, reply: Reply::Failed { why, .. } } => return Err(refused(&why)),
-                // Answers to somebody who had our address before.
+                // An answer to a client that had this address before.
                 _ => {}
             }
         }
@@ -140,13 +141,14 @@ impl Server {
         self.send(number, request.clone())
     }
 
-    /// Listens for the next reply.
+    /// Posts the receive for the next reply.
     pub(super) fn listen(&self) -> Result<Awaited<'_>> {
         let receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
         Ok(Awaited(receiving.map_err(percale("waiting for the server"))?))
     }
 
-    /// What an awaited message answers; `None` if it answers nobody here. One that says that something failed is a failure here.
+    /// Returns the reply that an awaited message contains; `None` if it answers none of this client's requests. A reply that reports a failure is
+    /// returned as an error.
     pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<Reply>> {
         self.reply_within(awaited, PATIENCE)
     }
@@ -167,7 +169,7 @@ impl Server {
         }
     }
 
-    /// Waits for the next reply; one that says that something failed is a failure here.
+    /// Waits for the next reply. A reply that reports a failure is returned as an error.
     pub(super) fn next(&self) -> Result<Reply> {
         match self.next_within(PATIENCE)? {
             Reply::Failed { why, .. } => Err(refused(&why)),
@@ -175,12 +177,12 @@ impl Server {
         }
     }
 
-    /// Has a file opened; waits a little if another copy has it.
+    /// Requests that the server opens a file; retries for a short time if another copy has it.
     pub(super) fn open(&self, request: &Request) -> Result<Reply> {
         let start = Instant::now();
         loop {
             self.ask(request)?;
-            // What is not on the server's disk yet is written to it first.
+            // The server first writes to its disk what is not there yet.
             match self.next_within(PERMANENCE)? {
                 Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
                 Reply::Failed { why, .. } => return Err(refused(&why)),
@@ -199,8 +201,8 @@ impl Server {
         }
     }
 
-    /// Why a block could not be moved: if the server has said that it gave the transfer up, that; its memory is gone then.
-    /// `awaited` is the reply that is listened for already.
+    /// Finds out why a block could not be transferred. If the server has reported that it ended the transfer, its memory is gone, and its reason is
+    /// returned instead of `error`. `awaited` is the reply that is already being waited for.
     pub(super) fn explain<'a>(&'a self, error: Failure, mut awaited: Option<Awaited<'a>>) -> Failure {
         let start = Instant::now();
         while let Some(left) = EXPLAINING.checked_sub(start.elapsed()) {
@@ -215,23 +217,23 @@ impl Server {
         error
     }
 
-    /// Begins to read from the server's memory; the buffer is as long as that.
+    /// Begins to read the server's memory into a buffer of the same length.
     pub(super) fn read(&self, from: RemoteMemory, into: Vec<u8>) -> Result<Moving<'_>> {
         Ok(Moving(self.endpoint.read(self.peer, from, into).start().map_err(percale("reading a block"))?))
     }
 
-    /// Begins to write into the server's memory, which is as long as the buffer.
+    /// Begins to write a buffer into the server's memory of the same length.
     pub(super) fn write(&self, from: Vec<u8>, to: RemoteMemory) -> Result<Moving<'_>> {
         Ok(Moving(self.endpoint.write(self.peer, from, to).start().map_err(percale("writing a block"))?))
     }
 }
 
-/// A reply that will come.
+/// A reply that is awaited.
 #[derive(Debug)]
 pub(super) struct Awaited<'a>(Receiving<'a, Owned>);
 
 impl Awaited<'_> {
-    /// Whether it is here.
+    /// Whether it has arrived.
     pub(super) fn is_here(&self) -> bool {
         self.0.is_ready()
     }
@@ -242,18 +244,18 @@ impl Awaited<'_> {
     }
 }
 
-/// A block on its way.
+/// A block in transfer.
 #[derive(Debug)]
 pub(super) struct Moving<'a>(Accessing<'a, Owned, Buffer>);
 
 impl Moving<'_> {
-    /// Waits until it is there; gives the buffer.
+    /// Waits until it has arrived; returns the buffer.
     pub(super) fn wait(self) -> Result<Vec<u8>> {
         Ok(self.0.wait_for(PATIENCE).map_err(percale("moving a block"))?.into_vec())
     }
 }
 
-/// A reply that was not to be.
+/// The error for a reply of the wrong kind.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     match reply {
         Reply::Failed { why, .. } => refused(why),
@@ -261,18 +263,18 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     }
 }
 
-/// A message that is no reply. The error may quote it, as it is.
+/// The error for a message that is not a reply. It may quote the message unchanged.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))
 }
 
-/// The server said no.
+/// The error for a refusal by the server.
 fn refused(why: &str) -> Failure {
     Failure::Server(visible::line(why))
 }
 
-/// The address of ours that traffic to `target` comes from, with any port. Nothing is sent.
+/// The local address for traffic to `target`, with any port. Nothing is sent.
 fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr = if target.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;

@@ -1,8 +1,8 @@
-//! The limits of one-sided operations through shared memory: one core reaches into a buffer of the other process, or changes
-//! a word there. By a copy where the buffer is mapped; by the kernel's system call where it is not; by one locked instruction.
+//! The limits of one-sided operations through shared memory: one core accesses a buffer of the other process, or changes a word there: by a copy
+//! where the buffer is mapped; by the kernel's system call where it is not; by one locked instruction.
 //!
-//! The far side only waits until the round is over, and checks what is there then. To the word to which the near side adds it
-//! adds as well, as it does for what is compared with this.
+//! The far side only waits until the round is over, and then checks the contents. Where the near side adds to a word, the far side adds to it too, as
+//! in the rows of percale that are compared with this.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -39,7 +39,7 @@ impl Access {
         Self { shared, means, shape, private: Vec::new(), foreign, next: 0, in_order: true }
     }
 
-    /// The side whose memory it is.
+    /// The side that owns the memory.
     pub(crate) fn far(means: Means, shared: Shared) -> Self {
         let place = &shared.words().place;
         place.value.store(shared.address(Side::Far), Release);
@@ -47,10 +47,10 @@ impl Access {
         Self::new(means, shared)
     }
 
-    /// The side that reaches into it, once the other is there.
+    /// The side that accesses it, once the other is ready.
     ///
     /// # Errors
-    /// [`Failure::Forbidden`] if it may not.
+    /// [`Failure::Forbidden`] if the system does not permit the accesses.
     pub(crate) fn near(means: Means, shared: Shared) -> Result<Self> {
         let mut this = Self::new(means, shared);
         let place = &this.shared.words().place;
@@ -63,13 +63,13 @@ impl Access {
         Ok(this)
     }
 
-    /// Where a slot is in the far side's buffer.
+    /// The position of a slot in the far side's buffer.
     #[inline]
     const fn at(&self, slot: usize) -> usize {
         slot * self.shape.stride()
     }
 
-    /// Changes the word; looks at what was there.
+    /// Changes the word; checks its previous value.
     #[inline]
     fn change(&mut self) {
         let word = &self.shared.words().word.value;
@@ -87,7 +87,7 @@ impl Access {
         self.next = found.wrapping_add(1);
     }
 
-    /// Checks what the near side has left here; `own` additions were ours.
+    /// Checks what the near side has written here; `own` additions were this side's.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.means {
             Means::Word => {

@@ -7,9 +7,9 @@ use std::io;
 /// Memory of another process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign {
-    /// Whose.
+    /// The process that owns it.
     pub(crate) process: i32,
-    /// Where its first byte is there.
+    /// The address of its first byte in that process.
     pub(crate) address: u64,
 }
 

@@ -14,7 +14,7 @@ use crate::perf::watch::{Spin, Watch};
 use crate::row::Pattern;
 use crate::subject::Subject;
 
-/// The longest message that goes this way.
+/// The longest message that is carried this way.
 pub(crate) const LONGEST: usize = 8 << 10;
 
 /// The buffer that the longest messages of a full ring need.
@@ -40,7 +40,7 @@ impl Ring {
         Self { shared, side, sent: 0, received: 0, taken: 0, places: 1, source: Vec::new(), target: Vec::new() }
     }
 
-    /// Where the payload of the message after `before` others lies.
+    /// The position of the payload of the message after `before` others.
     #[inline]
     fn place(&self, before: u64) -> usize {
         (before % self.places) as usize * self.source.len().next_multiple_of(64)

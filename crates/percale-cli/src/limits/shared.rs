@@ -1,8 +1,8 @@
 //! Memory of both processes of a measurement: a sealed memfd with two rings and two buffers, one for each way.
 //!
-//! Both processes are this program and trust each other. Who may touch a buffer when is settled by the marks in the
-//! rings: a side writes its outgoing buffer, then sets a mark; the other sees the mark, then reads; its answer gives
-//! the buffer back. A mistake in that order shows as wrong data, which every measurement checks for.
+//! Both processes are this program and trust each other. The marks in the rings order accesses to the buffers: a side
+//! writes its outgoing buffer, then sets a mark; the other sees the mark, then reads; its answer gives the buffer back.
+//! An error in that order shows as wrong data, which every measurement checks for.
 
 #![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
 
@@ -55,7 +55,7 @@ impl Lines {
     }
 }
 
-/// What two sides agree on while one accesses the other's memory. Rounds are told by their numbers.
+/// The words by which two sides agree while one accesses the other's memory. Rounds are distinguished by their numbers.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Words {
@@ -63,11 +63,11 @@ pub(crate) struct Words {
     pub(crate) ready: Line,
     /// The last round that is over.
     pub(crate) over: Line,
-    /// The far side's process, and where it has its buffer.
+    /// The far side's process, and the address of its buffer there.
     pub(crate) place: Line,
     /// Keeps the next line out of the pair of lines that processors fetch together.
     _apart: Line,
-    /// What is changed atomically.
+    /// The word that is changed atomically.
     pub(crate) word: Line,
 }
 
@@ -157,7 +157,7 @@ impl Shared {
         unsafe { place.cast().as_ref() }
     }
 
-    /// Where this process has the buffer of `side`.
+    /// The address of the buffer of `side` in this process.
     pub(crate) fn address(&self, side: Side) -> u64 {
         self.place(side, 0, 0).addr() as u64
     }

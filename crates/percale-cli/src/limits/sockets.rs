@@ -32,7 +32,7 @@ const SMALL: usize = 16 << 10;
 /// The length of requests and answers that carry nothing else.
 const WORD: usize = 8;
 
-/// A header that says how long the payload is.
+/// A header with the length of the payload.
 const HEADER: usize = 8;
 
 /// One way to do it: indices into the tables above.
@@ -89,7 +89,7 @@ impl Sockets {
         }
     }
 
-    /// The side that listens, on loopback, and where.
+    /// Makes the listening side, on loopback, and returns its addresses.
     pub(crate) fn listening() -> Result<(Self, String)> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
@@ -106,7 +106,7 @@ impl Sockets {
         Ok((Self::with(Side::Far, listeners, Vec::new()), addresses.join(" ")))
     }
 
-    /// The side that connects to the addresses that the other gave.
+    /// Makes the side that connects to the addresses of the other.
     pub(crate) fn connected(addresses: &str) -> Result<Self> {
         let mut links = Vec::new();
         for ((buffers, _), address) in BUFFERS.iter().zip(addresses.split(' ')) {

@@ -154,7 +154,7 @@ fn what_arrives_wrong_is_an_error() {
     let memory = Shared::create(ring::BUFFER).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let there = memory.try_clone().unwrap();
-    // The other side does not write its messages, whose bytes are then not those of the round.
+    // The other side does not write its messages, so their bytes are not those of the round.
     let other = thread::spawn(move || {
         use crate::subject::{Bench, Runner};
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);

@@ -23,10 +23,10 @@ use crate::subject::Kind;
 /// The longest line.
 const LINE: usize = 1 << 16;
 
-/// How long the other process may take to answer a request (outside rounds, where the watch looks after it).
+/// How long the other process may take to answer a request (outside rounds, where the watch checks it).
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the process that measures asks of the other.
+/// The requests of the process that measures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first where the other side has a key: this side has it.
@@ -39,20 +39,20 @@ pub(crate) enum Request {
     Round { kind: Kind, round: Round },
 }
 
-/// What the other process answers.
+/// The replies of the other process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The first word, unasked: which version speaks, and the number that a proof is to be about, if one is wanted.
+    /// The first message, without a request: the version of the sender, and the nonce for a proof, if one is required.
     Hello { version: String, nonce: Option<Nonce> },
     /// The proof holds; this is the other one.
     Proved { proof: Proof },
-    /// The subject is open; where it is reached.
+    /// The subject is open; `address` is where it is reached.
     Opened { address: Option<String> },
-    /// Go.
+    /// The round may begin.
     Ready,
     /// The round is over; so many messages were checked byte by byte.
     Done { verified: u64 },
-    /// It did not work. Nothing follows.
+    /// The request failed. Nothing follows.
     Failed { why: String },
 }
 
@@ -123,7 +123,7 @@ impl Control {
                     self.wait(PollFlags::OUT, Duration::from_secs(1))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What the other said last explains more than the broken pipe does.
+                // The last message of the other process explains more than the broken pipe does.
                 Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
             }
         }
@@ -157,7 +157,7 @@ impl Control {
         }
     }
 
-    /// Waits for the next reply; a failure reported by the other process is a failure here.
+    /// Waits for the next reply; a failure reported by the other process is returned as an error.
     pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<Reply> {
         match self.next(Some(PATIENCE), progress)? {
             Reply::Failed { why } => Err(Failure::Peer(why)),
@@ -165,17 +165,17 @@ impl Control {
         }
     }
 
-    /// Waits for one reply in particular.
+    /// Waits for the reply `wanted`.
     pub(crate) fn expect(&mut self, wanted: &Reply, progress: impl FnMut() -> Result<()>) -> Result<()> {
         let reply = self.reply(progress)?;
         if reply == *wanted { Ok(()) } else { Err(Failure::Protocol(format!("{reply} instead of {wanted}"))) }
     }
 
-    /// Looks, without waiting, whether the other process has ended or failed.
+    /// Checks, without waiting, whether the other process has ended or failed.
     pub(crate) fn check(&mut self) -> Result<()> {
         let open = self.fill()?;
         if self.received.len() >= LINE {
-            // Nothing more is read, so the end would not be noticed either.
+            // Nothing more would be read, so the end would not be noticed either.
             return Err(Failure::Protocol("requests while one is answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {
@@ -186,7 +186,7 @@ impl Control {
         if open { Ok(()) } else { Err(Failure::PeerEnded) }
     }
 
-    /// Takes in what has arrived, at most a line more than there is; `false` after the last.
+    /// Reads what has arrived, at most a line more than there is; returns `false` after the last.
     fn fill(&mut self) -> Result<bool> {
         let mut buffer = [0; 4096];
         while self.received.len() < LINE {

@@ -1,7 +1,7 @@
 //! The process that answers: the second process of a measurement on one machine, or `--listen` on another.
 //!
-//! It does what it is asked over the control channel and ends when that closes, so that nothing outlives the process
-//! that measures.
+//! It executes the requests on the control channel and ends when that closes, so that nothing outlives the process that
+//! measures.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -20,17 +20,18 @@ use crate::transfer::visible;
 /// How long the first request of another machine may take to come.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// How long any other may.
+/// How long any other request may take.
 const NEXT: Duration = Duration::from_secs(60);
 
-/// Serves one measurement until the other side closes the channel. `from`: its host, if that is another machine.
+/// Serves one measurement until the other side closes the channel. `from` is the other side's host, if that is another
+/// machine.
 pub(crate) fn serve(watch: &mut Watch, place: &Place, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
     match greet_and_serve(watch, place, from, &mut open) {
-        // The end of the measurement, whichever way it came: there is nobody to tell.
+        // The end of the measurement, for whatever reason: no process is left to report to.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
-            // Told before anything is taken down, which may take long after a failure.
+            // Reported before anything is closed, which may take long after a failure.
             let told = watch.control.send(&Reply::Failed { why: error.to_string() });
             told.and(Err(error))
         }
@@ -46,7 +47,7 @@ fn greet_and_serve(
 ) -> Result<std::convert::Infallible> {
     greet(watch, place)?;
     loop {
-        // A second process waits for the one that started it; nobody waits for a stranger.
+        // A local second process waits without limit for its parent; a process on another machine gets a timeout.
         let patience = from.map(|_| if open.is_empty() { FIRST } else { NEXT });
         let request = watch.control.next(patience, || open.values_mut().try_for_each(|bench| bench.progress()))?;
         match request {
@@ -59,7 +60,7 @@ fn greet_and_serve(
                 watch.control.send(&Reply::Opened { address })?;
             }
             Request::Prepare { kind, shape } => {
-                // The process that started this one may ask for anything.
+                // The process that started this one may request anything.
                 if from.is_some() && !plan::is_possible(kind, &shape) {
                     return Err(shape.refused());
                 }
@@ -77,7 +78,7 @@ fn greet_and_serve(
     }
 }
 
-/// Says hello; where there is a key, nothing is done for who does not show that he has it.
+/// Sends the greeting. Where there is a key, nothing is done for a client that does not prove that it has the key.
 fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").into();
     let Some(key) = place.key() else {
@@ -95,7 +96,8 @@ fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     }
 }
 
-/// Another machine may ask for percale, at its own address; so nobody has this process call anybody else.
+/// Checks a request of another machine: it may only open percale, and only at its own address, so that it cannot make
+/// this process connect to third machines.
 fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if !kind.is_percale() {
@@ -111,11 +113,11 @@ fn find(open: &mut HashMap<Kind, Box<dyn Bench>>, kind: Kind) -> Result<&mut Box
     open.get_mut(&kind).ok_or_else(|| Failure::Protocol(format!("{kind:?} is not open")))
 }
 
-/// The second process on this machine. Its standard input is the control channel, its standard output the memory of
-/// the limits' programs: descriptors that need no further arrangement to be handed over.
+/// Runs the second process on this machine. Its standard input is the control channel, its standard output the memory
+/// of the limits' programs: no other means is needed to pass these descriptors.
 pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let what = "setting up the second process";
-    // Even a parent that is killed takes us with it.
+    // This process ends even if its parent is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(Failure::system(what))?;
     if let Some(processor) = processor {
@@ -128,12 +130,12 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     serve(&mut watch, &Place::Local(memory), None)
 }
 
-/// Waits at `address` for measurements from other machines, one after the other, for ever.
+/// Serves measurements of other machines at `address`, one after the other, without end.
 pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
     let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
     let processors = processors::allowed()?;
-    // The last one: should the other process be on this machine after all, it takes the first.
+    // The last processor: if the other process is on this machine after all, it takes the first.
     if let Some(&last) = processors.last() {
         processors::pin(last)?;
     }
@@ -145,14 +147,14 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) => {
-                // A caller that has gone already, or no descriptor for the moment: others are served all the same.
+                // A caller that has disconnected, or no free descriptor for the moment: others are still served.
                 say(&format!("accepting a connection: {error}"));
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         say(&format!("Measuring with {peer}"));
-        // In a thread of its own: whatever a stranger makes of it ends there.
+        // In a separate thread, so that a fault that a stranger causes ends only that thread.
         let measured = std::thread::scope(|scope| scope.spawn(|| measure_with(stream, peer, key)).join());
         match measured.unwrap_or_else(|_| Err(Failure::Data("a fault in this program, which is reported above".into())))
         {

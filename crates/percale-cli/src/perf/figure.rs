@@ -1,4 +1,4 @@
-//! Figures beside their limits, as lines of JSON and as a table: what `--triggers` and `--collectives` report.
+//! Figures beside their limits, as lines of JSON and as a table: the reports of `--triggers` and `--collectives`.
 
 use std::path::Path;
 
@@ -13,35 +13,35 @@ use crate::statistics::Samples;
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// What stands where there is nothing to tell.
+/// The text of a cell without a value.
 const NOTHING: &str = "–";
 
-/// One line. What it does not have is left out of the JSON, and a column that no line has, of the table.
+/// One line. Missing values are left out of the JSON, and a column without any value is left out of the table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figure {
-    /// What was done.
+    /// The measured operation.
     pub(super) what: &'static str,
-    /// In which order thresholds came.
+    /// The order of the thresholds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) thresholds: Option<&'static str>,
     /// Operations that waited together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queued: Option<u64>,
-    /// How many took part.
+    /// The number of participants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) processes: Option<usize>,
-    /// Of a message, or of a member's elements.
+    /// The size of a message, or of a member's elements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bytes: Option<usize>,
-    /// The median, of one. `None` if it was not measured.
+    /// The median of one operation. `None` if it was not measured.
     pub(super) p50_ns: Option<f64>,
-    /// How many were timed.
+    /// The number of timed operations.
     pub(super) count: u64,
-    /// A plain program that does the least of it.
+    /// A plain program that does the least possible work.
     pub(super) limit: Option<&'static str>,
     /// Its median.
     pub(super) limit_p50_ns: Option<f64>,
-    /// How many times as much ours takes.
+    /// percale's median divided by the limit's.
     pub(super) ratio: Option<f64>,
     /// Why it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ impl Figure {
         Self { what, p50_ns: summary.map(|summary| summary.p50), count, ..Self::default() }
     }
 
-    /// Beside what a plain program takes.
+    /// Adds the median of a plain program.
     pub(super) fn beside(mut self, limit: &'static str, limit_p50_ns: f64) -> Self {
         (self.limit, self.limit_p50_ns) = (Some(limit), Some(limit_p50_ns));
         self.ratio = self.p50_ns.map(|ours| ours / limit_p50_ns);
@@ -72,12 +72,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// None yet, of so many.
+    /// Makes an empty report, for a number of steps.
     pub(super) fn new(json: bool, steps: usize) -> Result<Self> {
         Ok(Self { json, bar: progress_bar(steps as u64)?, figures: Vec::new() })
     }
 
-    /// What is measured now.
+    /// Shows what is being measured.
     pub(super) fn begin(&self, what: impl Into<String>) {
         self.bar.set_message(what.into());
         self.bar.tick();
@@ -95,7 +95,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the table, unless JSON was printed, and what there is to say about it.
+    /// Prints the table, unless JSON was printed, and the notes about it.
     pub(super) fn end(self, notes: &str) -> Result<Vec<Figure>> {
         self.bar.finish_and_clear();
         if !self.json {
@@ -140,7 +140,7 @@ fn table(figures: &[Figure]) -> Table {
     table
 }
 
-/// A panel of what these figures take, by what `place` says of each.
+/// A panel of the durations of these figures; `place` returns the horizontal position of each.
 pub(super) fn panel(
     title: &'static str,
     across: Across,
@@ -170,7 +170,7 @@ pub(super) fn panel(
     Panel { title, across, axis: "time", show: plot::time, series }
 }
 
-/// Writes a picture, if one is wanted.
+/// Draws a picture, if one was requested.
 pub(super) fn draw(file: Option<&Path>, title: &str, panels: &[Panel]) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     let picture = plot::picture(title, panels)?;

@@ -1,8 +1,8 @@
 //! One row: rounds of percale and of its limit in turn, in the same two processes, until the row's time is used up.
 //!
-//! First each finds out how many messages fill a round (which warms it up), and the limit which of its settings is
-//! fastest. Then come eight rounds of each, taking turns at going first, so that whatever else the machine does falls
-//! on both. After each pair a short round of each is not timed but has every byte of every message checked.
+//! First each side finds out how many messages fill a round (which also warms it up), and the limit which of its
+//! settings is fastest. Then come eight rounds of each, taking turns at going first, so that other load of the machine
+//! affects both. After each pair, a short untimed round of each checks every byte of every message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     pub(crate) dirty: bool,
     /// Check the data.
     pub(crate) verify: bool,
-    /// Leave percale out.
+    /// Do not measure percale.
     pub(crate) limits_only: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn row(
         let (kind, shape) = planned.limit();
         match best_setting(session, kind, &shape, options, best) {
             Ok(best) => runs.push(Run::start(session, kind, shape, options, best)?),
-            // The row has no limit then.
+            // Then the row has no limit.
             Err(Failure::Forbidden(_)) => {}
             Err(error) => return Err(error),
         }
@@ -75,7 +75,7 @@ pub(crate) fn row(
         if options.verify {
             for run in &runs {
                 let checked = run.verify(session)?;
-                // A row vouches for percale's messages, and for the limit's only where they are all there is.
+                // A row counts percale's messages as verified, and the limit's only if there are no others.
                 if options.limits_only || run.kind.is_percale() {
                     verified += checked;
                 }
@@ -123,7 +123,7 @@ pub(crate) fn row(
 /// How many steps a row has.
 pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
 
-/// What is written and checked in a timed round.
+/// The parts of messages that are written and checked in a timed round.
 fn timed_round(shape: &Shape, options: &Options) -> Round {
     let ends = if options.verify { Part::Ends } else { Part::Nothing };
     let write = if options.dirty && shape.op.can_be_dirty() { Part::Whole } else { ends };
@@ -141,7 +141,7 @@ struct Run {
 }
 
 impl Run {
-    /// Gets it ready and finds out how many messages fill a round.
+    /// Prepares it and finds out how many messages fill a round.
     fn start(
         session: &mut Session,
         kind: Kind,
@@ -150,13 +150,13 @@ impl Run {
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
         session.prepare(kind, &shape)?;
-        // Connections are made and buffers touched by messages that count for nothing.
+        // Messages that are not counted connect the two sides and touch the buffers.
         session.round(kind, Round { count: 2, setting, ..timed_round(&shape, options) })?;
         let mut run = Self { kind, shape, setting, setting_name, count: 1, samples: Samples::default() };
         run.count = match options.iterations {
             Some(iterations) => iterations.div_ceil(u64::from(ROUNDS) * shape.batch()).clamp(1, MOST),
             None => {
-                // Of the two sides of a row each has half of its time.
+                // Each of the two sides of a row gets half of its time.
                 let target = options.time / (2 * ROUNDS);
                 run.fill(session, options, target)?
             }
@@ -175,7 +175,7 @@ impl Run {
         loop {
             let mut spent = try_it(count)?;
             if spent >= target / 8 {
-                // Once more: something that happens once may have held it up for longer than the messages took.
+                // Once more: a single interruption may have taken longer than the messages.
                 spent = spent.min(try_it(count)?);
             }
             if spent >= target / 8 || count >= MOST {
@@ -187,7 +187,7 @@ impl Run {
     }
 
     fn timed(&mut self, session: &mut Session, options: &Options) -> Result<()> {
-        // The first messages of a round meet caches that the other side of the comparison has used.
+        // The first messages of a round find caches that the other side of the comparison has used.
         let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
         let (samples, _) = session.round(self.kind, round)?;
@@ -228,8 +228,8 @@ impl Run {
 /// How often each setting of a limit is tried. The first time only warms the sockets up: their buffers grow.
 const PASSES: usize = 4;
 
-/// Tries the settings of a limit in turn; the one whose slowest median is the fastest counts for all rows of the shape. (Some settings
-/// take one time or four times as long, as it comes: a lucky pass must not choose them.)
+/// Tries the settings of a limit in turn. A setting is judged by its slowest median; the fastest by that rule is used for all rows of the shape.
+/// (Some settings vary by a factor of four from pass to pass: a lucky pass must not choose them.)
 fn best_setting(
     session: &mut Session,
     kind: Kind,

@@ -1,10 +1,9 @@
-//! `percale perf`: how fast is it here, beside what the machine could do?
+//! `percale perf`: measures percale on this machine, beside the limits of the machine.
 //!
-//! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
-//! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
-//! which rows there are, [`measure`] makes one of them; [`proof`]: who may measure. What it costs to have memory registered is measured apart:
-//! [`registration`]; and so are what addresses cost ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and what an
-//! [`rdma`] device takes for registrations.
+//! Two processes, each on its own processor, carry messages in [`round`]s. The process that measures has a [`session`], the one that answers is
+//! [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] lists the rows, [`measure`] makes one of them; [`proof`]
+//! checks the authorization key of the other process. The cost of registering memory is measured separately ([`registration`]), and so are the costs
+//! of addresses ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and the time that an [`rdma`] device takes for registrations.
 
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ mod triggers;
 pub(crate) mod watch;
 mod windows;
 
-/// Seconds a row, unless told.
+/// The default of the seconds per row.
 const SECONDS: f64 = 0.8;
 
 /// Runs the subcommand.
@@ -83,7 +82,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     let measured = match measure_all(&mut session, &rows, &options, args.json) {
         Ok(measured) => measured,
         Err(error) => {
-            // We end, and with us the channel, and with that the second process: after a failure nothing is waited for.
+            // This process ends, and with it the channel and the second process: after a failure nothing is waited for.
             std::mem::forget(session);
             return Err(error);
         }
@@ -120,13 +119,13 @@ fn measure_all(
     Ok(measured)
 }
 
-/// Prints to standard output; unlike `println!` it survives a reader that has gone.
+/// Prints to standard output; unlike `println!`, it does not panic if the reader is gone.
 pub(crate) fn print_line(text: &str) -> Result<()> {
     use std::io::Write;
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
 }
 
-/// Prints to standard error; whether anybody reads it is no concern of those who are served.
+/// Prints to standard error. Errors are ignored: they must not affect the clients of a server.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");

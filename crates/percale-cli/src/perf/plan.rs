@@ -1,4 +1,4 @@
-//! Which rows a command line asks for, and what the limit of each is.
+//! The rows that a command line requests, and the limit of each.
 
 use super::round::Shape;
 use crate::args::{MemoryChoice, PerfArgs};
@@ -8,7 +8,7 @@ use crate::row::{Memory, Operation, Pattern, Transport};
 use crate::subject::{Kind, Means};
 use crate::units;
 
-/// From here on it matters where messages lie. For accesses to memory it always does.
+/// From this size on the kind of memory of messages matters. For accesses to memory it always matters.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.
@@ -21,12 +21,12 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// What its messages are like.
+    /// The shape of its messages.
     pub(crate) const fn shape(&self) -> Shape {
         Shape { op: self.op, bytes: self.bytes, memory: self.memory }
     }
 
-    /// How percale does it.
+    /// percale's subject for the row.
     pub(crate) const fn subject(&self) -> Kind {
         if matches!(self.memory, Memory::Bounced) {
             return Kind::Bounced;
@@ -34,7 +34,7 @@ impl Planned {
         if self.op.is_one_sided() { Kind::OneSided(self.transport) } else { Kind::Percale(self.transport) }
     }
 
-    /// The program that stands for its limit, and what that is to do.
+    /// The program that is its limit, and the shape of that program's messages.
     pub(crate) fn limit(&self) -> (Kind, Shape) {
         let shape = self.shape();
         // Half a round trip of writes is at best one write.
@@ -44,7 +44,7 @@ impl Planned {
             (Transport::Tcp, ..) => (Kind::Sockets, shape),
             (.., Memory::Bounced) => (Kind::Twice, shape),
             (_, op, Memory::Percale) if op.is_atomic() => (Kind::Access(Means::Word), shape),
-            // Nobody but its owner can change such memory atomically: a round trip.
+            // Only its owner can change such memory atomically, so the limit is a round trip.
             (_, op, Memory::Ordinary) if op.is_atomic() => (Kind::Ring, shape),
             (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
             (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
@@ -55,7 +55,7 @@ impl Planned {
     }
 }
 
-/// Whether a command line leads to such messages of such a subject: what another process may ask this one for.
+/// Whether some command line leads to such messages of such a subject: other processes may request only these.
 pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
     let Shape { op, bytes, memory } = *shape;
     if !(1..=units::LONGEST).contains(&bytes) || op.refusal(bytes).is_some() {
@@ -65,7 +65,7 @@ pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
         let bounces = transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get);
         let planned = Planned { transport, op, bytes, memory };
         (memory != Memory::Bounced || bounces) && (planned.subject() == kind || planned.limit() == (kind, *shape))
-            // A limit's operation may be another than the row's.
+            // A limit's operation may differ from the row's.
             || op == Operation::Put && {
                 let row = Planned { op: Operation::PutLatency, ..planned };
                 row.op.refusal(bytes).is_none() && row.limit() == (kind, *shape)

@@ -1,4 +1,4 @@
-//! Which processors this process may run on, and staying on one of them.
+//! The processors that this process may run on, and pinning it to one of them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

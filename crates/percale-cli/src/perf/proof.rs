@@ -1,19 +1,19 @@
-//! How two processes show each other over the control channel that they have the same authorization key, without sending it.
+//! How two processes prove to each other over the control channel that they have the same authorization key, without sending it.
 //!
-//! Each draws a nonce. A proof is a keyed BLAKE3 over the role of the side that proves and both nonces, under a key derived from the
-//! authorization key for this purpose alone. So a proof is worth nothing in another run, nor in the other direction.
+//! Each draws a nonce. A proof is a keyed BLAKE3 over the role of the proving side and both nonces, under a key derived from the authorization key
+//! for this purpose alone. So a proof is worthless in another run, and in the other direction.
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// What the derived key is for.
+/// The context of the key derivation.
 const PURPOSE: &str = "percale 2026 control channel of percale perf";
 
 /// A number that is used once.
 pub(crate) type Nonce = [u8; 16];
 
-/// Which side proves.
+/// The side that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The one that measures.
@@ -22,7 +22,7 @@ pub(crate) enum Role {
     Far,
 }
 
-/// That a side has the key.
+/// The proof that a side has the key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Proof([u8; 32]);
 
@@ -47,7 +47,8 @@ impl Proof {
         Self(digest(key, role, near, far).into())
     }
 
-    /// Whether it proves that the other side, which is `role`, has the key. Takes the same time whatever differs.
+    /// Whether it proves that the other side, which is `role`, has the key. The time does not depend on the position of
+    /// a difference.
     pub(crate) fn holds(&self, key: &[u8], role: Role, near: &Nonce, far: &Nonce) -> bool {
         digest(key, role, near, far) == blake3::Hash::from_bytes(self.0)
     }

@@ -1,5 +1,5 @@
-//! `percale perf --rdma`: what registrations, windows and transfers cost on an RDMA device, beside each other. It is the
-//! device's own port that answers: a peer's transfers go through it.
+//! `percale perf --rdma`: the costs of registrations, windows and transfers on an RDMA device, beside each other. The peer is the device's own port:
+//! a peer's transfers go through it.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; the block states its reason")]
 
@@ -24,30 +24,30 @@ use crate::statistics::Samples;
 use crate::table::RULED;
 use crate::units;
 
-/// Seconds for each size, unless told.
+/// The default of the seconds for each size.
 const SECONDS: f64 = 2.0;
 
-/// The sizes, unless told.
+/// The default sizes.
 const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 /// How long the device may take for one request.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What each request is called: there is one at a time.
+/// The ID of all requests: there is one at a time.
 const REQUEST: u64 = 1;
 
-/// What is timed.
+/// The timed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum What {
-    /// A peer's write into memory that was registered in advance: what all else is held against.
+    /// A peer's write into memory that was registered in advance: the base of all ratios.
     InAdvance,
-    /// The same into memory that is registered for it, and deregistered.
+    /// A peer's write into memory that is registered for it, and deregistered.
     EachTime,
-    /// The same into memory that is looked up in the cache.
+    /// A peer's write into memory that is looked up in the cache.
     Cached,
-    /// The same into a registered buffer, and a copy from there.
+    /// A peer's write into a registered buffer, and a copy from there.
     Copied,
     /// Registering the memory.
     Register,
@@ -55,7 +55,7 @@ enum What {
     Deregister,
     /// Binding a window of type 2 to it.
     Bind,
-    /// Invalidating that.
+    /// Invalidating that window.
     Invalidate,
 }
 
@@ -91,9 +91,9 @@ struct Line {
     what: What,
     bytes: usize,
     p50_ns: f64,
-    /// To the transfer into memory that was registered in advance.
+    /// The time divided by that of the transfer into memory that was registered in advance.
     ratio: f64,
-    /// How many were timed.
+    /// The number of timed operations.
     count: usize,
     /// The cache's monitor.
     monitor: &'static str,
@@ -111,7 +111,7 @@ struct Bench {
     _far: QueuePair,
 }
 
-/// Memory of one size, and what is kept for it.
+/// Memory of one size, and its registration.
 struct Site {
     memory: Lot,
     range: Range,
@@ -125,7 +125,7 @@ struct Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // What cannot be unmapped stays mapped.
+        // Memory that cannot be unmapped stays mapped.
         self.memory.release().ok();
     }
 }
@@ -161,7 +161,7 @@ impl Bench {
     fn site(&self, bytes: usize) -> io::Result<(Site, <VerbsRegistrar as Registrar>::Pin)> {
         let memory = Lot::memory(bytes as u64, 0)?;
         let range = memory.range();
-        // Where the kernel knows no huge pages there are none.
+        // A kernel without huge pages needs no advice.
         memory.advise(range, libc::MADV_NOHUGEPAGE).ok();
         let pinned = self.registrar.pin(range, ACCESS)?;
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::BIND;
@@ -177,7 +177,7 @@ impl Bench {
         Ok((site, pinned.pin))
     }
 
-    /// Waits until the request that was posted is done.
+    /// Waits until the posted request is done.
     fn done(&self) -> io::Result<()> {
         match self.queue.finish(REQUEST, PATIENCE, |_| {})? {
             Some(0) => Ok(()),
@@ -186,7 +186,8 @@ impl Bench {
         }
     }
 
-    /// One of each, timed; each round begins with another, since each finds what the one before has left.
+    /// Times one of each; each round begins with another operation, because an operation finds the state that the one
+    /// before has left.
     fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
         let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
         for turn in 0..jobs.len() {
@@ -244,7 +245,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether the device's bytes come to both ends, whichever way it is told where.
+    /// Checks that the device's bytes arrive at both ends of the memory, with the key registered in advance and with
+    /// the cache's.
     fn check(&self, site: &mut Site) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let used = self.lane.get(site.range, ACCESS).map_err(io::Error::other)?;
@@ -265,7 +267,7 @@ impl Bench {
     fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
         let (mut site, pin) = self.site(bytes)?;
         self.check(&mut site)?;
-        // The first of each finds what others have left.
+        // The first operation of each kind finds the state that others have left.
         self.round(0, &mut site, &mut Default::default())?;
         let (mut samples, begun) = (Default::default(), Instant::now());
         let mut rounds = 0;

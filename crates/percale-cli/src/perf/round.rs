@@ -1,5 +1,5 @@
-//! A round: some hundred or thousand messages of one shape between the two processes, of which only the part between
-//! handing a message over and having the answer is timed. What is written and checked lies outside.
+//! A round: some hundred or thousand messages of one shape between the two processes. Only the part between posting a
+//! message and having the answer is timed; writing and checking the contents lie outside.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +27,14 @@ const BATCH: u64 = 32;
 /// The memory that the slots of accesses take together, if that is more than one slot.
 pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
 
-/// What the messages of a row are like, or its accesses.
+/// The properties of the messages, or accesses, of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// What is done. For limits it makes no difference whether messages have tags.
+    /// The operation. For limits it makes no difference whether messages have tags.
     pub(crate) op: Operation,
     /// Length of a message.
     pub(crate) bytes: usize,
-    /// Where they lie.
+    /// The kind of memory that they are in.
     pub(crate) memory: Memory,
 }
 
@@ -51,13 +51,13 @@ impl Shape {
         }
     }
 
-    /// The distance of messages in memory: each starts a page or, if short, a cache line.
+    /// The distance of messages in memory: each starts at a page or, if short, at a cache line.
     pub(crate) const fn stride(&self) -> usize {
         self.bytes.next_multiple_of(if self.bytes < 4096 { 64 } else { 4096 })
     }
 
-    /// How many places for accesses the memory has. A round that is checked whole goes through all of them, a timed one
-    /// stays with the first.
+    /// The number of slots for accesses in the memory. A round that is checked completely goes through all of them, a
+    /// timed one stays with the first.
     pub(crate) const fn slots(&self) -> usize {
         match SLOTS_MEMORY / self.stride() {
             0 => 1,
@@ -74,7 +74,7 @@ impl Shape {
         }
     }
 
-    /// Refuses what no command line can ask for.
+    /// Rejects shapes that no command line can request.
     pub(crate) fn check(&self) -> Result<()> {
         if (1..=LONGEST).contains(&self.bytes) && self.op.refusal(self.bytes).is_none() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Shape {
         Err(self.refused())
     }
 
-    /// It is nothing that this version measures.
+    /// The error for a shape that this version does not measure.
     pub(crate) fn refused(&self) -> Failure {
         Failure::Protocol(format!("{} of {} bytes", self.op.name(), self.bytes))
     }
@@ -95,7 +95,7 @@ pub(crate) struct Round {
     pub(crate) number: u64,
     /// Untimed messages (or batches) at the start.
     pub(crate) warm: u64,
-    /// Timed ones.
+    /// The number of timed messages (or batches).
     pub(crate) count: u64,
     /// How many accesses are timed together.
     pub(crate) batch: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Round {
     pub(crate) write: Part,
     /// How much of each message is checked after it arrived.
     pub(crate) check: Part,
-    /// Which of the subject's settings.
+    /// The index of the subject's setting.
     pub(crate) setting: usize,
 }
 
@@ -114,7 +114,8 @@ pub(crate) const MOST: u64 = 1 << 20;
 pub(crate) const WARM: u64 = 64;
 
 impl Round {
-    /// Refuses what [`measure`](super::measure) does not ask for; `settings`: how many the subject has.
+    /// Rejects rounds that [`measure`](super::measure) does not request; `settings` is the number of the subject's
+    /// settings.
     pub(crate) fn check(&self, shape: &Shape, settings: usize) -> Result<()> {
         let count = (1..=MOST).contains(&self.count) && self.warm <= WARM;
         if count && (self.batch == 1 || self.batch == shape.batch()) && self.setting < settings {
@@ -134,7 +135,7 @@ impl Round {
         self.messages().saturating_mul(self.batch)
     }
 
-    /// Where access `index` goes, of so many slots.
+    /// The slot of access `index`, of so many slots.
     pub(crate) const fn slot(&self, index: u64, slots: usize) -> usize {
         match self.check {
             Part::Whole => (index % slots as u64) as usize,
@@ -142,25 +143,25 @@ impl Round {
         }
     }
 
-    /// The last access to each slot that there was one to.
+    /// The indices of the last access to each slot that was accessed.
     pub(crate) fn last_of_slots(&self, slots: usize) -> std::ops::Range<u64> {
         let used = if self.check == Part::Whole { slots as u64 } else { 1 };
         self.messages().saturating_sub(used)..self.messages()
     }
 
-    /// What to write before sending.
+    /// The content to write before sending.
     #[inline]
     pub(crate) const fn written(&self, index: u64, way: Way) -> Content {
         Content::new(self.number, index, way, self.write)
     }
 
-    /// What to check after receiving.
+    /// The content to check after receiving.
     #[inline]
     pub(crate) const fn checked(&self, index: u64, way: Way) -> Content {
         Content::new(self.number, index, way, self.check)
     }
 
-    /// How many messages each side has checked whole when the round is over.
+    /// The number of messages that each side has checked completely when the round is over.
     pub(crate) fn verified(&self) -> u64 {
         if self.check == Part::Whole { self.messages() } else { 0 }
     }
@@ -198,7 +199,7 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
         let before = clock.now();
         subject.write(round.written(index, Way::There), watch)?;
         let start = settle(before, clock);
-        // The answer is expected while the message is on its way, as a program would do it.
+        // The answer is expected while the message is in transfer, as a program would do it.
         subject.send(watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
@@ -212,8 +213,8 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     Ok(samples)
 }
 
-/// The other side began to write its answer a little later than we our message: it gets an eighth more time, since what is timed
-/// includes no writing. The time then.
+/// The other side began to write its answer a little later than this side its message: it gets an eighth more time, because the timed part includes
+/// no writing. Returns the time at the end.
 fn settle(before: u64, clock: &Clock) -> u64 {
     let after = clock.now();
     let spent = after.wrapping_sub(before);
@@ -226,10 +227,10 @@ fn settle(before: u64, clock: &Clock) -> u64 {
 }
 
 fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
-    // What the other side writes to our memory stays there until we answer, and no longer.
+    // Bytes that the other side writes to this side's memory stay there until this side answers, and no longer.
     let checks_first = shape.op.is_one_sided();
     for index in 0..round.messages() {
-        // Written before the message comes, so that it lies outside what the other side times.
+        // Written before the message arrives, so that it lies outside of the part that the other side times.
         subject.write(round.written(index, Way::Back), watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
@@ -255,7 +256,7 @@ fn access<S: Subject>(
     subject.reach(round, watch)?;
     for index in 0..round.messages() {
         let slot = round.slot(index, shape.slots());
-        // Of a read this is what the memory holds before.
+        // For a read, this is the previous content of the memory.
         subject.write(round.written(index, Way::There), watch)?;
         let start = clock.now();
         for _ in 0..round.batch {

@@ -1,4 +1,4 @@
-//! The process that measures, with its counterpart: starts or reaches it, opens subjects in both, runs rounds.
+//! The process that measures, with its counterpart: starts or connects to it, opens subjects in both, runs rounds.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ impl Drop for Second {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // It is ours and does not react: nothing is lost by ending it.
+        // The process was started here and does not respond: nothing is lost by ending it.
         let _killed: std::io::Result<()> = self.0.kill();
         let _status = self.0.wait();
     }
@@ -77,12 +77,12 @@ impl Session {
         let theirs_memory = memory.try_clone().map_err(Failure::system(what))?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(theirs_memory));
         let second = command.spawn().map_err(Failure::system(what))?;
-        // With the command goes our copy of the second process's end: from now on the channel closes when it ends.
+        // The command holds a copy of the second process's end: without it the channel closes when that process ends.
         drop(command);
         Self::greet(Place::Local(memory), Control::local(ours)?, pair.is_none(), Some(Second(second)))
     }
 
-    /// Reaches a process that waits on another machine.
+    /// Connects to a process that waits on another machine.
     pub(crate) fn remote(address: &str, key: Option<Vec<u8>>) -> Result<Self> {
         let stream = TcpStream::connect(address).map_err(Failure::system(format!("connecting to {address}")))?;
         let here = stream.local_addr().map_err(Failure::system("asking for the address"))?;
@@ -92,7 +92,7 @@ impl Session {
         Self::greet(Place::Remote(SocketAddr::new(here.ip(), 0), key), Control::remote(stream)?, false, None)
     }
 
-    /// With a thread of this process as the other side.
+    /// Makes a session with a thread of this process as the other side.
     #[cfg(test)]
     pub(crate) fn with(memory: OwnedFd, control: Control) -> Result<Self> {
         Self::greet(Place::Local(memory), control, true, None)
@@ -112,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Shows that this side has the key that the other wants, and has the other show it.
+    /// Proves that this side has the key that the other requires, and requires the same proof of the other side.
     fn prove(&mut self, theirs: Option<Nonce>) -> Result<()> {
         let key = self.place.key();
         let (key, theirs) = match (key, theirs) {
@@ -143,7 +143,7 @@ impl Session {
         matches!(self.place, Place::Local(_))
     }
 
-    /// Gets a subject ready for messages of this shape, opening it first if need be.
+    /// Prepares a subject for messages of this shape, and opens it first if needed.
     pub(crate) fn prepare(&mut self, kind: Kind, shape: &Shape) -> Result<Vec<String>> {
         if !self.open.contains_key(&kind) {
             let control = &mut self.watch.control;
@@ -165,7 +165,7 @@ impl Session {
         Ok(settings)
     }
 
-    /// Runs a round; its number is given here.
+    /// Runs a round; assigns its number.
     pub(crate) fn round(&mut self, kind: Kind, round: Round) -> Result<(Samples, u64)> {
         self.rounds += 1;
         let round = Round { number: self.rounds, ..round };

@@ -1,7 +1,7 @@
-//! Processes that do something together, one of each number: who starts them, and their side.
+//! Processes that do something together, one for each number: the process that starts them, and their side.
 //!
-//! Each opens an endpoint over shared memory and says where it is; then all are told all addresses. What comes then is theirs: a job for
-//! each, and an answer of each. Whoever fails answers why and ends; the rest is ended with the team, or when whoever started it ends.
+//! Each opens an endpoint over shared memory and reports its address; then all get all addresses. After that, each gets jobs and answers each job. A
+//! member that fails answers with the reason and ends; the others end with the team, or when the process that started them ends.
 
 use std::io::{self, BufRead, Lines, StdinLock};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) const PART: &str = "team-part";
 /// How long a job may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long one member is listened to before the others are.
+/// How long one member is polled before the others are.
 const TURN: Duration = Duration::from_millis(5);
 
 /// What a team does.
@@ -45,7 +45,7 @@ impl Part {
 /// The processes.
 pub(super) struct Team(Vec<Worker>);
 
-/// A member's place, and where all are.
+/// A member's number, and the addresses of all.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Roll {
     number: usize,
@@ -53,7 +53,8 @@ pub(super) struct Roll {
 }
 
 impl Team {
-    /// So many, who know each other. If there are as many processors, each gets one to itself; else all run anywhere.
+    /// Starts `count` members that know each other's addresses. If there are as many processors, each member gets its
+    /// own; otherwise all run anywhere.
     pub(super) fn start(part: Part, count: usize) -> Result<Self> {
         let here = processors::allowed()?;
         let start = |number: usize| {
@@ -72,12 +73,12 @@ impl Team {
         Ok(team)
     }
 
-    /// How many there are.
+    /// The number of members.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives each a job; the last gets its own first.
+    /// Sends each member a job; the last one first.
     pub(super) fn tell<J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<()> {
         for (number, worker) in self.0.iter_mut().enumerate().rev() {
             worker.tell(&job(number)).map_err(|why| Failure::Member { number, why })?;
@@ -85,7 +86,8 @@ impl Team {
         Ok(())
     }
 
-    /// Everybody's answer. All are listened to, since one's may not come because another has ended.
+    /// Returns the answers of all members. Polls all of them, because one's answer may be missing due to the end of
+    /// another.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
         let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();
@@ -104,14 +106,14 @@ impl Team {
         Ok(heard.into_iter().flatten().collect())
     }
 
-    /// A job for each, and everybody's answer.
+    /// Sends a job to each member, and returns the answers of all.
     pub(super) fn ask<T: DeserializeOwned, J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<Vec<T>> {
         self.tell(job)?;
         self.hear()
     }
 }
 
-/// A member's side: jobs come in, answers go out.
+/// A member's side: reads jobs, and writes answers.
 pub(super) struct Desk {
     lines: Lines<StdinLock<'static>>,
     /// There are more members than processors.
@@ -119,24 +121,24 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// The next job; `None` when nothing is left to do.
+    /// Reads the next job; `None` at the end of the input.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let Some(line) = self.lines.next() else { return Ok(None) };
         let line = line.map_err(Failure::system("reading a job"))?;
         serde_json::from_str(&line).map(Some).map_err(|error| Failure::Protocol(error.to_string()))
     }
 
-    /// Whether whoever waits is to give up its processor.
+    /// Whether a waiting member should yield its processor.
     pub(super) const fn is_crowded(&self) -> bool {
         self.crowded
     }
 
-    /// The answer to it.
+    /// Writes the answer to a job.
     pub(super) fn answer<T: Serialize>(&self, value: T) -> Result<()> {
         answer(&Ok::<T, String>(value)).map_err(Failure::system("answering"))
     }
 
-    /// Says where this member is, and learns who it is and who the others are.
+    /// Reports the address of this member; returns its number and the addresses of all members.
     pub(super) fn meet(&mut self, vector: &AddressVector, here: String) -> Result<(usize, Vec<PeerAddress>)> {
         self.answer(here)?;
         let roll: Roll = self.next()?.ok_or(Failure::PeerEnded)?;
@@ -146,15 +148,15 @@ impl Desk {
     }
 }
 
-/// A domain of shared memory.
+/// Opens a domain with shared memory only.
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
     let info = Info::discover().map_err(percale("looking what is here"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))
 }
 
-/// Is a member, until standard input ends. A failure is an answer, too.
+/// Runs a member until standard input ends. A failure is sent as an answer, too.
 pub(crate) fn part(part: Part, processor: Option<usize>) -> io::Result<()> {
-    // Even a parent that is killed takes us with it.
+    // This process ends even if its parent is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let mut desk = Desk { lines: io::stdin().lock().lines(), crowded: processor.is_none() };
     let mut run = || {

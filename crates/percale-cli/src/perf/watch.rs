@@ -1,23 +1,25 @@
-//! Waiting without hanging: whoever spins for a message turns a [`Spin`], which looks after the other process.
+//! Waiting without hanging: a thread that spins for a message turns a [`Spin`], which checks that the other process is
+//! alive.
 
 use std::time::{Duration, Instant};
 
 use super::control::Control;
 use crate::failure::{Failure, Result};
 
-/// How many turns go by between two readings of the clock. Few, since a turn may be slow where processors are short.
+/// How many turns go by between two readings of the clock. Few, since a turn may be slow where there are too few
+/// processors.
 const GLANCE: u32 = 64;
 
-/// How much time goes by between two looks.
+/// The time between two checks of the other process.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long nothing may arrive from a process that lives.
+/// How long nothing may arrive from a process that is alive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a round may last in which the other process accesses this one's memory, which this one cannot see.
+/// How long a round may last in which the other process accesses this one's memory, which this process cannot notice.
 const ROUND: Duration = Duration::from_secs(3600);
 
-/// What a wait needs to end in every case: the control channel, which tells whether the other process is well.
+/// State that lets a wait end in every case: the control channel, which shows whether the other process is alive.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The channel to the other process.
@@ -26,7 +28,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches over `control`. With `yielding`, waits give up the processor: the two processes share one.
+    /// Makes a watch over `control`. With `yielding`, waits yield the processor: the two processes share one.
     pub(crate) const fn new(control: Control, yielding: bool) -> Self {
         Self { control, yielding }
     }
@@ -36,19 +38,19 @@ impl Watch {
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     turns: u32,
-    /// When the clock was read first, and when the other process was looked after last.
+    /// When the clock was first read, and when the other process was last checked.
     times: Option<(Instant, Instant)>,
     /// Whether nothing needs to arrive for as long as a round may last.
     long: bool,
 }
 
 impl Spin {
-    /// The wait of a process whose memory the other accesses: it may last as long as a round.
+    /// The wait of a process with memory that the other accesses: it may last as long as a round.
     pub(crate) const fn of_a_round() -> Self {
         Self { turns: 0, times: None, long: true }
     }
 
-    /// Call this each time that there was nothing.
+    /// Must be called after each poll that found nothing.
     ///
     /// # Errors
     /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (or for a round's longest time).
@@ -59,7 +61,7 @@ impl Spin {
         Ok(())
     }
 
-    /// As [`turn`](Self::turn), after a poll of the library, which pauses by itself.
+    /// Like [`turn`](Self::turn), after a poll of the library, which pauses by itself.
     ///
     /// # Errors
     /// As of `turn`.

@@ -62,7 +62,7 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::Windows(format!("{what}: {error}"))
 }
 
-/// An owner and a user, of domains of their own, who share memory if they can.
+/// An owner and a user, of separate domains, which share memory if they can.
 struct Bench {
     domain: Domain,
     owner: Endpoint,
@@ -242,13 +242,12 @@ fn tracing_error(error: &std::io::Error) {
 
 /// Checks of random keys, and what the machine needs at least.
 struct Checks {
-    /// What a target does before it executes an access: the key is found, through whom the access comes, its right and its range are
-    /// compared. The names lie in a row, and no check waits for the one before.
+    /// The checks of a target before it executes an access: it finds the key, then compares the peer of the access, the rights and the range. The
+    /// names are consecutive in memory, and no check waits for the one before.
     checked: (f64, u64),
-    /// As often a line of 64 bytes is read whose place is computed from the same names, in an array that is as large as the table of
-    /// lines must be.
+    /// The same number of reads of a line of 64 bytes, at positions computed from the same names, in an array as large as the table of lines must be.
     independent: (f64, u64),
-    /// The same, but that each place depends on what was read last: a cache miss in full.
+    /// Like `independent`, but each position depends on the last value read: a full cache miss.
     dependent: (f64, u64),
 }
 

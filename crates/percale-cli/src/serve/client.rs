@@ -1,8 +1,8 @@
-//! A client: what it asked for, and the answers.
+//! A client: its requests, and the answers.
 //!
-//! Each client has a thread that listens to it, and once it opens a file two to four that work for it. They wait for this client, for
-//! its files and for nothing else, and no other client waits for them. Its requests have one buffer, of the length of the longest
-//! request; its answers go over the connection that it made, or nowhere.
+//! Each client has a thread that receives its requests, and once it opens a file two to four that work for it. They wait for this client, for its
+//! files and for nothing else, and no other client waits for them. Its requests have one buffer, of the length of the longest request; its answers
+//! are sent over the connection that it made, or not at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::transfer::path::ServedPath;
 use crate::transfer::pool::Pool;
 use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, OUTSTANDING, PROTOCOL, Reply, Request, TAG};
 
-/// Threads of a client for disk and checksums, at most.
+/// The most threads of a client for disk and checksums.
 const THREADS: usize = 4;
 
-/// How long a client may leave an answer waiting.
+/// How long a client may take to receive an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) endpoint: SharedEndpoint,
@@ -35,9 +35,9 @@ pub(super) struct Service {
     pub(super) root: Root,
     pub(super) writable: bool,
     pub(super) report: Report,
-    /// Permissions that no file gets.
+    /// The permissions that files do not get.
     pub(super) umask: u32,
-    /// When it began: what [`Client::idle`] counts from.
+    /// When the service began: the origin of the times for [`Client::idle`].
     pub(super) start: Instant,
 }
 
@@ -52,18 +52,18 @@ pub(super) struct Client {
     outstanding: AtomicUsize,
     /// Milliseconds from the service's start to its last request or answer.
     active: AtomicU64,
-    /// It does not take answers any more: what it asked for is not done.
+    /// It receives no more answers: its requests are dropped.
     gone: AtomicBool,
 }
 
-/// What is done for a client.
+/// The work for a client.
 #[derive(Debug, Default)]
 struct Work {
     transfer: Option<Arc<Transfer>>,
     pool: Option<Pool<Job>>,
 }
 
-/// Something to be done for a client.
+/// A job for a client.
 #[derive(Debug)]
 struct Job {
     client: Arc<Client>,
@@ -71,7 +71,7 @@ struct Job {
 }
 
 impl Client {
-    /// A client, with its thread.
+    /// Starts a client's thread.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -105,7 +105,7 @@ impl Client {
         self.active.store(now.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For how long it has asked for nothing, and was owed nothing.
+    /// For how long it has had no open request.
     pub(super) fn idle(&self) -> Duration {
         if self.outstanding.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -122,8 +122,8 @@ impl Client {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its connection is over: nothing more is done for it. What is open is closed by its own thread, whose receive has ended with the
-    /// connection, since closing may wait for a disk.
+    /// Its connection has ended: nothing more is done for it. Its own thread, whose receive has ended with the connection, closes what is open,
+    /// because closing may wait for a disk.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Its thread.
+    /// The body of its thread.
     fn listen(self: Arc<Self>) {
         let endpoint = &self.service.endpoint;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl Client {
             match receiving.and_then(percale::endpoint::safe::Receiving::wait) {
                 Ok(message) => self.take(&message.to_vec()),
                 Err(error) => {
-                    // A message that was longer than any request; the end of the connection otherwise, about which there is nothing to say.
+                    // The message was longer than any request; otherwise the connection has ended, which is not reported.
                     if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
                         self.cut_off("it sent a message that is longer than any request");
                     }
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// Takes a message in: has a thread do what it asks for.
+    /// Handles a message: gives its request to a thread.
     fn take(self: &Arc<Self>, message: &[u8]) {
         self.touch();
         let asked = serde_json::from_slice(message);
@@ -170,7 +170,7 @@ impl Client {
             return; // The connection itself was greeted.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
-            // It asks for more than it may: nobody is owed an answer to that.
+            // The client exceeds its limit of open requests, so this one gets no answer.
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
             return;
         }
@@ -198,9 +198,9 @@ impl Client {
         }
     }
 
-    /// Opens a file for it, in place of what it has open.
+    /// Opens a file for it, instead of the open one.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
-        // What it had open must not be in the way of what it opens. (Not closed under the lock: that may wait for a disk.)
+        // The former file must not block the new one. (Not closed under the lock: that may wait for a disk.)
         let former = self.work().transfer.take();
         drop(former);
         let transfer = open(&self.service)?;
@@ -213,7 +213,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Does something with the open file.
+    /// Calls `work` with the open file.
     fn with(&self, work: impl FnOnce(&Transfer) -> io::Result<Reply>) -> io::Result<Reply> {
         let open = self.work().transfer.clone().ok_or_else(|| io::Error::other("no file is open"))?;
         work(&open)
@@ -249,7 +249,7 @@ impl Client {
         }
     }
 
-    /// Says that something failed, which ends the transfer.
+    /// Reports a failure, which ends the transfer.
     fn fail(&self, number: u64, error: &io::Error) {
         self.service.report.failed(self.address, error);
         let failed = self.work().transfer.take();
@@ -269,7 +269,7 @@ impl Client {
         match sent {
             Ok(_) => {}
             Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
-            // It has left, which its thread notices, too: nothing is kept for it.
+            // The client has left, which its thread notices, too: nothing is kept for it.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);
             }
@@ -278,13 +278,13 @@ impl Client {
     }
 }
 
-/// An error with the file that it is about.
+/// Adds the file's name to an error.
 fn named(path: &ServedPath, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 impl Job {
-    /// Does it, and answers.
+    /// Executes the job, and answers.
     fn run(self, scratch: &mut [u8]) {
         let Self { client, asked: Asked { number, request } } = self;
         if client.is_gone() {

@@ -1,11 +1,11 @@
-//! The clients that are connected, by address: that is what names a connection while it comes and goes.
+//! The connected clients, by address: the address names a connection while its clients come and go.
 //!
-//! Each has one number in the address vector, which only the thread of events gives and takes back: not before the last answer to the
-//! former client is out, since the number might be another's by then.
+//! Each client has one number in the address vector. Only the thread of events assigns and removes it, and not before the last answer to the former
+//! client has been sent, since the number might belong to another client by then.
 //!
-//! There is a place for so many clients. Where all are taken a newcomer gets that of another: of the host that has most, the client
-//! without a file, or else the one that has been idle longest. So clients that stay and do nothing keep nobody out, and the clients of
-//! one host do not displace those of others.
+//! The number of clients is bounded. If all places are taken, a new client takes the place of another: of the host with the most clients, the client
+//! without an open file, or else the one that has been idle longest. So idle clients keep no new ones out, and the clients of one host do not
+//! displace those of others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +16,10 @@ use percale::{AddressVector, PeerAddress};
 
 use super::client::{Client, Service};
 
-/// How many clients there may be at a time; each may have four slots of a block open.
+/// The most clients at a time; each may have four slots of a block open.
 pub(super) const CLIENTS: usize = 64;
 
-/// How long a client has its place for certain.
+/// How long a client keeps its place for certain.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -28,7 +28,7 @@ pub(super) struct Clients {
     service: Arc<Service>,
     vector: AddressVector,
     present: HashMap<SocketAddr, Arc<Client>>,
-    /// Those that left, and for which threads are still at work.
+    /// Clients that left while threads still work for them.
     left: Vec<(SocketAddr, PeerAddress, Weak<Client>)>,
 }
 
@@ -37,7 +37,7 @@ impl Clients {
         Self { service, vector, present: HashMap::new(), left: Vec::new() }
     }
 
-    /// Somebody has connected.
+    /// Handles a new connection.
     pub(super) fn enter(&mut self, address: SocketAddr) {
         let number = match self.present.get(&address) {
             Some(present) => Some(present.peer()),
@@ -46,9 +46,9 @@ impl Clients {
         let known = number.is_some();
         let Some(peer) = number.or_else(|| self.vector.insert(address).ok()) else { return };
         let endpoint = &self.service.endpoint;
-        // Who was not met at the address that he names is no client of that address, and has no effect on the one that is.
+        // A client that was not reached at the address that it names is not a client of that address, and must not affect the one that is.
         let served = endpoint.is_connected(peer) && {
-            // Another may have had the address before; it keeps the number, so that each address has one.
+            // Another client may have had the address before; the number is kept, so that each address has one.
             self.leave(address);
             self.admit(peer, address)
         };
@@ -57,7 +57,7 @@ impl Clients {
         }
     }
 
-    /// Gives a connected client a place, or cuts it off.
+    /// Gives a connected client a place, or ends its connection.
     fn admit(&mut self, peer: PeerAddress, address: SocketAddr) -> bool {
         let room = self.present.len() < CLIENTS || self.make_room(address.ip());
         let started =
@@ -76,7 +76,7 @@ impl Clients {
         }
     }
 
-    /// Ends a client for the sake of one at `newcomer`. Whether there was one to end.
+    /// Ends a client in favour of one at `newcomer`. Returns whether there was one to end.
     fn make_room(&mut self, newcomer: IpAddr) -> bool {
         let mut hosts: HashMap<IpAddr, usize> = HashMap::new();
         for address in self.present.keys() {
@@ -84,7 +84,7 @@ impl Clients {
         }
         let own = hosts.get(&newcomer).copied().unwrap_or(0);
         let Some((&host, &most)) = hosts.iter().max_by_key(|(_, count)| **count) else { return false };
-        // A host that has much more than its share gives way at once.
+        // If a host has at least two clients more than the newcomer's host, one of them is ended at once.
         let grace = if most > own + 1 { Duration::ZERO } else { GRACE };
         let candidates = self.present.values().filter(|client| client.address().ip() == host && client.idle() >= grace);
         let victim = candidates.max_by_key(|client| (!client.has_transfer(), client.idle())).cloned();
@@ -94,7 +94,7 @@ impl Clients {
         true
     }
 
-    /// A connection has ended; events name its peer if it had a number here.
+    /// Handles the end of a connection; events name its peer if it had a number here.
     pub(super) fn ended(&mut self, peer: PeerAddress, address: SocketAddr) {
         if self.present.get(&address).is_some_and(|client| client.peer() == peer) {
             self.leave(address);
@@ -108,7 +108,7 @@ impl Clients {
         }
     }
 
-    /// Looks after clients of which no event told: events are bounded.
+    /// Adds clients for which no event arrived: the queue of events is bounded.
     pub(super) fn recount(&mut self) {
         for (address, _) in self.service.endpoint.describe_peers() {
             if address != self.service.endpoint.address() && !self.present.contains_key(&address) {
@@ -117,7 +117,7 @@ impl Clients {
         }
     }
 
-    /// Takes back the places of clients that have ended, and the numbers that nothing is sent to any more.
+    /// Frees the places of clients that have ended, and the numbers to which nothing is sent any more.
     pub(super) fn sweep(&mut self) {
         let gone: Vec<_> = self.present.iter().filter(|(_, client)| client.is_gone()).map(|(at, _)| *at).collect();
         gone.into_iter().for_each(|address| self.leave(address));

@@ -1,8 +1,8 @@
-//! `percale serve`: lets others read, and perhaps write, the files below a directory.
+//! `percale serve`: lets clients read, and optionally write, the files below a directory.
 //!
-//! One thread takes events: who came, and who left. Each client has threads of its own, which read, hash, write and answer, so that
-//! nobody waits for another's disk, lock or slowness. [`root`]: what may be opened; [`client`]: who asks; [`clients`]: all of them;
-//! [`transfer`]: one file on its way; [`report`]: what is said of it.
+//! One thread takes the events of clients that connect and leave. Each client has threads of its own, which read, hash, write and answer, so that no
+//! client waits for another's disk, lock or slowness. [`root`]: the files that may be opened; [`client`]: one client; [`clients`]: all of them;
+//! [`transfer`]: one file being transferred; [`report`]: the messages about it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,23 +28,23 @@ mod transfer;
 /// How often the server looks for clients that have gone, when nothing else happens.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Runs the subcommand; ends only by failing.
+/// Runs the subcommand; returns only errors.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    // Before any thread is there, which would make files with the wrong mask meanwhile.
+    // Read before there are other threads, which would make files with the wrong mask meanwhile.
     let umask = crate::transfer::umask();
     let directory = args.directory.display().to_string();
     let root = Root::open(&args.directory).map_err(Failure::system(format!("serving {directory}")))?;
     let key = args.authorization_key.as_deref().map(key::read).transpose()?;
     let has_key = key.is_some();
     let mut domain = Info::discover().map_err(percale("looking what is here"))?.domain().progress(Progress::Manual);
-    // What a client sends and nobody has received yet: its requests, as many as it may have unanswered.
+    // Messages of a client that are not received yet: its requests, up to the limit of unanswered ones.
     domain = domain.unexpected_cap(16 * LINE);
     if let Some(key) = key {
         domain = domain.authorization_key(key);
     }
     let domain = domain.open().map_err(percale("opening a domain"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    // Each client comes and goes; what is beyond is looked for.
+    // Room for 16 events per client; `recount` finds the clients of further ones.
     let events = EventQueue::new(16 * CLIENTS);
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).answer_only();
     let endpoint = endpoint.bind_shared(&args.listen).map_err(percale("opening an endpoint"))?;
@@ -64,9 +64,9 @@ fn serve(events: &EventQueue, clients: &mut Clients) -> ! {
                 clients.ended(peer, address);
             }
             Ok(Event::Lost { .. }) => clients.recount(),
-            // Nothing of clients; or nothing came.
+            // An event that is not about clients, or none.
             Ok(_) | Err(WaitError::TimedOut) => {}
-            // It cannot sleep: it looks all the same, after a while.
+            // Without the ability to sleep, it checks again after a while.
             Err(_) => std::thread::sleep(LOOK),
         }
         clients.sweep();

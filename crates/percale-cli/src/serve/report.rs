@@ -1,7 +1,7 @@
-//! What the server says of itself: lines for people on standard error, or JSON objects on standard output.
+//! The messages of the server: lines for people on standard error, or JSON objects on standard output.
 //!
-//! A thread of its own writes them, so that whoever reads them slowly, or not at all, stops that thread and nothing else. Lines that
-//! wait are bounded; what is beyond is counted, and the number is said when there is room.
+//! A separate thread writes them, so that a slow reader, or none, blocks only that thread. The number of waiting lines is bounded; lines beyond it
+//! are counted, and their number is printed when there is room.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ enum Line<'a> {
     Lost { lines: u64 },
 }
 
-/// How it says it.
+/// The writer of messages.
 #[derive(Debug)]
 pub(super) struct Report {
     json: bool,
@@ -115,7 +115,7 @@ impl Writer {
 
     fn write(&self, line: &str) {
         if self.json {
-            // Whether anybody reads it is no concern of the clients.
+            // A failure to print must not affect the clients.
             let _printed: Result<()> = print_line(line);
         } else {
             say(line);

@@ -1,8 +1,8 @@
 //! The directory that is served, and nothing outside of it.
 //!
-//! What a client may reach is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file that it
-//! leads to is looked at before it is opened to be read, and a directory or file of incomplete copies is known by itself, whatever link
-//! leads there. Words are checked only to refuse by words what the kernel would refuse by number.
+//! Access is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file is checked before it is opened to be read,
+//! and a directory or file of incomplete copies is recognized by itself, whatever link leads there. The path is checked only to replace the kernel's
+//! error numbers by messages.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,10 +23,10 @@ pub(super) struct Root {
     directory: OwnedFd,
 }
 
-/// Where the kernel may not go.
+/// The restrictions on the kernel's path resolution.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// How often the kernel may say that it could not tell where a path leads, since something was renamed meanwhile.
+/// How often the kernel may fail to resolve a path because something was renamed meanwhile.
 const TRIES: u32 = 64;
 
 impl Root {
@@ -46,7 +46,7 @@ impl Root {
         Source::open(&file)
     }
 
-    /// The directory of a file to be written, and the file's name there.
+    /// Returns the directory of a file to be written, and the file's name there.
     pub(super) fn place(&self, path: &ServedPath) -> io::Result<(OwnedFd, OsString)> {
         check(path)?;
         let parts = path.path();
@@ -65,7 +65,7 @@ impl Root {
         for _ in 0..TRIES {
             match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), BENEATH) {
                 Ok(file) => return Ok(file),
-                // Something was renamed meanwhile, so the kernel could not tell.
+                // Something was renamed meanwhile, so the kernel could not resolve the path.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the served directory")),
                 Err(error) => return Err(error.into()),
@@ -75,7 +75,7 @@ impl Root {
     }
 }
 
-/// Refuses by words what the kernel would refuse by number.
+/// Rejects paths with a message that the kernel would reject with a number.
 fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
     if path.bytes().is_empty() {
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn only_regular_files_below_are_opened() {
         let root = Root::open(Path::new("/proc/self")).unwrap();
-        // A magic link: it leads to whatever the process has open.
+        // A magic link: it leads to a file that the process has open.
         assert!(root.read(&path("exe")).is_err());
         assert!(root.read(&path("fd")).unwrap_err().to_string().contains("directory"));
         let place = |text| root.place(&path(text));
         assert!(place("status/").is_err() && place(".").is_err() && place("fd/.").is_err());
         assert_eq!(place("status").unwrap().1, "status");
-        // Its size is 0, and it has content.
+        // Its size is 0, but it has content.
         assert!(root.read(&path("status")).unwrap_err().to_string().contains("more content"));
         let dev = Root::open(Path::new("/dev")).unwrap();
         assert!(dev.read(&path("null")).unwrap_err().to_string().contains("no regular file"));

@@ -1,4 +1,4 @@
-//! One file on its way to or from one client. What the client asks for is checked here, by threads of that client.
+//! One file being transferred to or from one client. Threads of that client check its requests here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::transfer::path::ServedPath;
 use crate::transfer::protocol::{Reply, SLOTS, Slot};
 use crate::transfer::source::Source;
 
-/// Which way the file goes.
+/// The direction of the transfer.
 #[derive(Debug)]
 enum Way {
     /// To the client.
@@ -27,11 +27,11 @@ enum Way {
 /// A transfer. Dropping it takes the slots back; a part file stays.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// As the client named it.
+    /// The client's name for it.
     pub(super) path: ServedPath,
     way: Way,
     slots: Vec<Mutex<Region>>,
-    /// Of the blocks that went, or that both sides have.
+    /// The checksums of the blocks that were transferred, or that both sides have.
     digests: Mutex<BTreeMap<u64, Digest>>,
 }
 
@@ -73,7 +73,7 @@ impl Transfer {
         matches!(self.way, Way::In(..))
     }
 
-    /// Of the whole file, in bytes.
+    /// The size of the whole file, in bytes.
     pub(super) fn size(&self) -> u64 {
         match &self.way {
             Way::Out(source) => source.size(),
@@ -81,7 +81,7 @@ impl Transfer {
         }
     }
 
-    /// The path as JSON has it.
+    /// The path as text for JSON.
     pub(super) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.path.bytes())
     }
@@ -93,7 +93,7 @@ impl Transfer {
         }
     }
 
-    /// What the client has to know of it.
+    /// The reply that describes it to the client.
     pub(super) fn opened(&self) -> io::Result<Reply> {
         let (mode, held) = match &self.way {
             Way::Out(source) => (source.mode(), 0),
@@ -111,14 +111,14 @@ impl Transfer {
         self.slots.get(slot).map(lock).ok_or_else(|| io::Error::other(format!("there is no slot {slot}")))
     }
 
-    /// The checksum of a block as it is here.
+    /// The checksum of a block of the local file.
     pub(super) fn hash(&self, block: u64, scratch: &mut [u8]) -> io::Result<Reply> {
         let digest = blocks::load(self.file(), self.place(block)?, scratch, |_, _| {})?;
         lock(&self.digests).insert(block, digest);
         Ok(Reply::Hashed { block, digest })
     }
 
-    /// Puts a block into a slot, to be read.
+    /// Copies a block into a slot, to be read.
     pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<Reply> {
         let Way::Out(source) = &self.way else { return Err(io::Error::other("the file was opened to be written")) };
         let place = self.place(block)?;
@@ -132,7 +132,7 @@ impl Transfer {
     pub(super) fn store(&self, block: u64, slot: usize, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
         let Way::In(part, ..) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
         let place = self.place(block)?;
-        // The client may write the slot even now: what was copied out is what is hashed and written.
+        // The client may write the slot even now: the bytes that were copied out are hashed and written.
         let region = self.slot(slot)?;
         let digest = blocks::store(part.file(), place, scratch, |at, piece| region.read(at, piece))?;
         if digest != expected {
@@ -142,9 +142,9 @@ impl Transfer {
         Ok(Reply::Stored { block, slot })
     }
 
-    /// Compares the whole, and gives a written file its name.
+    /// Compares the whole file, and gives a written file its name.
     pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
-        // Not held while the disk is waited for.
+        // Not held while waiting for the disk.
         let digests = lock(&self.digests).clone();
         let all = blocks::count(self.size());
         let whole = blocks::complete(self.size(), &digests)

@@ -1,4 +1,4 @@
-//! Memory that operations of the measurement use: percale's, or any.
+//! Memory for the operations of the measurement: percale's, or any.
 
 #![expect(unsafe_code, reason = "lends memory that this object keeps, and copies to and from it; each block says why")]
 
@@ -10,17 +10,17 @@ use percale::{Allocation, Domain};
 use crate::failure::{Result, percale};
 use crate::row::Memory;
 
-/// Pages: where every block starts.
+/// The alignment of every block: a page.
 const ALIGNMENT: usize = 4096;
 
-/// What keeps the memory; nobody touches it through this.
+/// Keeps the memory alive; it is not accessed through this.
 #[derive(Debug)]
 enum Store {
     Ordinary { _bytes: Vec<u8> },
     Percale { _allocation: Allocation },
 }
 
-/// Memory, zeroed, which is reached through segments, words and copies only. Its owner drops it after the endpoint whose operations
+/// Zeroed memory that is accessed through segments, words and copies only. Its owner drops it after the endpoint, because the endpoint's operations
 /// use it.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -30,11 +30,11 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// `len` bytes, from the start of a page.
+    /// Allocates `len` bytes, from the start of a page.
     pub(super) fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
         let (store, base) = match memory {
             Memory::Ordinary | Memory::Bounced => {
-                // Aligned like what percale allocates, so that only the kind of memory differs.
+                // Aligned like percale's allocations, so that only the kind of memory differs.
                 let mut bytes = vec![0_u8; len + ALIGNMENT];
                 let skip = bytes.as_ptr().align_offset(ALIGNMENT);
                 let base = bytes.as_mut_ptr().wrapping_add(skip);
@@ -52,12 +52,12 @@ impl Block {
     /// `len` bytes from `at` on.
     pub(super) fn segment(&self, at: usize, len: usize) -> Segment {
         assert!(at <= self.len && len <= self.len - at, "a block has {} bytes", self.len);
-        // SAFETY: within the memory, which outlives the operations on it (see `Block`); whoever asks for a segment touches it
-        // only while no operation has it, or means others to touch it.
+        // SAFETY: within the memory, which outlives the operations on it (see `Block`); the caller accesses the segment only while no operation has
+        // it, or intends concurrent accesses.
         unsafe { Segment::new(self.base.wrapping_add(at), len) }
     }
 
-    /// The same, as operations take it.
+    /// Like [`segment`](Self::segment), in the form that operations take.
     pub(super) fn segments(&self, at: usize, len: usize) -> Segments {
         Segments::one(self.segment(at, len))
     }
@@ -66,7 +66,7 @@ impl Block {
     #[inline]
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.segment(at, bytes.len()).as_ptr();
-        // SAFETY: within the memory, which is no slice of anybody's; as of `segment`, no operation has it.
+        // SAFETY: within the memory, to which no slice refers; as of `segment`, no operation has it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 

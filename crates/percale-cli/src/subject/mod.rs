@@ -1,5 +1,5 @@
-//! What is measured: percale itself, and the programs of plain lines that stand for the machine's limits. All carry
-//! the same messages, or make the same accesses, in the same rounds.
+//! The subjects of measurements: percale itself, and the plain programs that show the machine's limits. All carry the
+//! same messages, or make the same accesses, in the same rounds.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ mod node;
 mod one_sided;
 mod percale;
 
-/// Which subject.
+/// The kinds of subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Limit of small messages through shared memory.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Copy,
     /// Limit of accesses to another process' memory.
     Access(Means),
-    /// Limit of accesses to memory that only its own process can touch.
+    /// Limit of accesses to memory that only its own process can access.
     Twice,
     /// Limit of TCP.
     Sockets,
@@ -45,19 +45,19 @@ pub(crate) enum Kind {
     Percale(Transport),
     /// percale's one-sided operations.
     OneSided(Transport),
-    /// The same over shared memory, without copies by the kernel.
+    /// percale's one-sided operations over shared memory, without copies by the kernel.
     Bounced,
 }
 
 impl Kind {
-    /// Whether it is percale, and no limit.
+    /// Whether it is percale, and not a limit.
     pub(crate) const fn is_percale(self) -> bool {
         matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
     }
 }
 
 impl Kind {
-    /// Over which transport percale goes.
+    /// The transport that percale uses.
     const fn transport(self) -> Transport {
         match self {
             Self::Percale(transport) | Self::OneSided(transport) => transport,
@@ -66,33 +66,33 @@ impl Kind {
     }
 }
 
-/// By what another process' memory is reached.
+/// The means by which another process' memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Means {
-    /// It is mapped, and copied to and from.
+    /// The memory is mapped, and copied to and from.
     Copy,
     /// The kernel copies.
     Kernel,
-    /// A word of it is changed by one instruction.
+    /// One instruction changes a word of the memory.
     Word,
 }
 
-/// The answer to who asks a subject for what it does not do.
+/// The result of rounds that a subject does not support.
 fn unsupported<T>() -> Result<T> {
     Err(Failure::Protocol("a round that this subject does not run".into()))
 }
 
-/// One side of a pair that carries messages, or of which one accesses the other's memory. Both sides are the same program;
-/// each owns a buffer to send from and one to receive into, of the length last prepared.
+/// One side of a pair that carries messages, or in which one side accesses the other's memory. Both sides are the same program; each owns a buffer to
+/// send from and one to receive into, of the length last prepared.
 ///
-/// To and fro: `expect`, `send`, `receive`. One way: `stream_out` and `flush` on one side, `expect_stream` and
-/// `stream_in` on the other, which then sends an `answer`. Accesses: `reach`, `access`, `leave` on one side, `serve` on the
-/// other; they are round trips where nothing else is said. Nobody does all of it.
+/// To and fro: `expect`, `send`, `receive`. One way: `stream_out` and `flush` on one side, `expect_stream` and `stream_in` on the other, which then
+/// sends an `answer`. Accesses: `reach`, `access`, `leave` on one side, `serve` on the other; by default an access is a round trip. No subject
+/// implements all of it.
 pub(crate) trait Subject {
-    /// Gets ready for messages of this shape.
+    /// Prepares for messages of this shape.
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
 
-    /// The ways to do it of which the fastest is to be found, by name; [`Subject::choose`] takes an index.
+    /// The names of the possible settings, of which the fastest is to be found; [`Subject::choose`] takes an index.
     fn settings(&self) -> Vec<String> {
         vec![String::new()]
     }
@@ -102,10 +102,10 @@ pub(crate) trait Subject {
         debug_assert_eq!(setting, 0, "there is one setting only");
     }
 
-    /// Writes the message that is sent next, as soon as the one before has left its buffer.
+    /// Writes the message that is sent next, once the one before has left its buffer.
     fn write(&mut self, content: Content, watch: &mut Watch) -> Result<()>;
 
-    /// Says that a message is about to be received (posts the receive).
+    /// Announces that a message is about to be received (posts the receive).
     fn expect(&mut self, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
@@ -115,7 +115,7 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Waits until the expected message has arrived whole.
+    /// Waits until the expected message has arrived completely.
     fn receive(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -133,12 +133,12 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Returns when all of the stream is on its way.
+    /// Returns when all of the stream has been sent.
     fn flush(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
 
-    /// Says that a stream of `count` messages is about to be received.
+    /// Announces that a stream of `count` messages is about to be received.
     fn expect_stream(&mut self, _count: u64, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -148,12 +148,12 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Tells the other side that all of the stream was received.
+    /// Notifies the other side that all of the stream was received.
     fn answer(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
 
-    /// Waits for that.
+    /// Waits for the other side's [`answer`](Self::answer).
     fn await_answer(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -170,12 +170,12 @@ pub(crate) trait Subject {
         self.receive(watch)
     }
 
-    /// Tells the other side that the round is over.
+    /// Notifies the other side that the round is over.
     fn leave(&mut self, _round: &Round, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
 
-    /// Lets the other side access this side's memory, of so many slots, until the round is over; then checks what is there.
+    /// Lets the other side access this side's memory, of so many slots, until the round is over; then checks the contents.
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         for index in 0..round.messages() {
             self.write(round.written(round.slot(index, slots) as u64, Way::Back), watch)?;
@@ -188,13 +188,13 @@ pub(crate) trait Subject {
         Ok(())
     }
 
-    /// Between rounds: lets what is still on its way go on.
+    /// Makes progress on outstanding transfers between rounds.
     fn progress(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A subject whose rounds can be run, whichever it is. One virtual call a round.
+/// The rounds of any subject, for dynamic dispatch: one virtual call per round.
 pub(crate) trait Bench {
     /// See [`Subject::prepare`].
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
@@ -254,11 +254,12 @@ impl<S: Subject> Bench for Runner<S> {
     }
 }
 
-/// Where the two sides are.
+/// The locations of the two sides.
 pub(crate) enum Place {
-    /// On one machine; the memory of the limits' programs.
+    /// On one machine; with the memory of the limits' programs.
     Local(OwnedFd),
-    /// On two; the address, without port, of this one as the other sees it, and the authorization key if there is one.
+    /// On two machines; with the address, without port, of this one as the other sees it, and the authorization key if
+    /// there is one.
     Remote(SocketAddr, Option<Vec<u8>>),
 }
 
@@ -279,7 +280,7 @@ impl Place {
     }
 }
 
-/// Opens a subject in the process that answers; `address` is where the other is reached. Returns where this is.
+/// Opens a subject in the process that answers; `address` is the other side's address. Returns this side's address.
 pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
     Ok(match kind {
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
@@ -303,8 +304,8 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
     })
 }
 
-/// Opens a subject in the process that measures; `exchange` opens it in the other, given our address, and returns the
-/// other's.
+/// Opens a subject in the process that measures; `exchange` opens it in the other, with this side's address, and
+/// returns the other's.
 pub(crate) fn open_near(
     kind: Kind,
     place: &Place,

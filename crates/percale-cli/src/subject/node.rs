@@ -1,5 +1,4 @@
-//! An endpoint in each process, on one transport, driven by the raw posting layer, as a provider or a benchmark of another
-//! library would be.
+//! An endpoint in each process, on one transport, driven by the raw posting API, as a provider or a benchmark of another library would be.
 
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
@@ -38,14 +37,15 @@ impl Node {
         Ok(Self { endpoint, vector, domain, peer: PeerAddress::UNSPECIFIED, entries: [Entry::default(); 32] })
     }
 
-    /// In the process that answers, where the other is known already.
+    /// Opens the endpoint of the process that answers; the other side's address is known already.
     pub(super) fn open_far(transport: Transport, cma: bool, place: &Place, address: Option<&str>) -> Result<Self> {
         let mut node = Self::open(transport, cma, place)?;
         node.meet(address)?;
         Ok(node)
     }
 
-    /// In the process that measures; `exchange` opens the other one, given our address, and returns its address.
+    /// Opens the endpoint of the process that measures; `exchange` opens the other one, with this side's address, and
+    /// returns its address.
     pub(super) fn open_near(
         transport: Transport,
         cma: bool,
@@ -58,7 +58,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Where this side is reached.
+    /// The address of this side.
     pub(super) fn address(&self) -> String {
         self.endpoint.address().to_string()
     }
@@ -69,7 +69,7 @@ impl Node {
         Ok(())
     }
 
-    /// Progress; hands completions over. Whether there were any.
+    /// Makes progress, and passes completions on. Returns whether there were any.
     #[inline]
     pub(super) fn poll(&mut self, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<bool> {
         let count = match self.endpoint.poll(&mut self.entries) {
@@ -91,7 +91,7 @@ impl Node {
         Failure::Percale { what: "carrying messages", why }
     }
 
-    /// Calls `post` until there is room for it; meanwhile hands completions over.
+    /// Calls `post` until there is room for it; passes completions on meanwhile.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Lets what is on its way go on.
+    /// Makes progress on outstanding transfers.
     pub(super) fn progress(&self) {
         self.endpoint.progress();
     }

@@ -1,9 +1,8 @@
-//! percale's one-sided operations, as the rounds see them.
+//! percale's one-sided operations, as a subject of rounds.
 //!
-//! Each side has memory that the other may access, which it names to the other in a message at the start of a round. Accesses:
-//! the near side makes them, one at a time, while the far side makes progress until a message says that the round is over, and
-//! checks what is there. Put-latency: both sides write the other's memory and poll the last 8 bytes of their own, which count
-//! the messages.
+//! Each side has memory that the other may access, and sends its description to the other in a message at the start of a round. Accesses: the near
+//! side makes them, one at a time, while the far side makes progress until a message announces the end of the round, and checks the contents.
+//! Put-latency: both sides write the other's memory and poll the last 8 bytes of their own, which count the messages.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -33,7 +32,7 @@ const ACCESS: u64 = 1;
 const SEND: u64 = 2;
 const RECEIVE: u64 = 4;
 
-/// Places of words and messages in the local memory, behind what is written or read: a cache line each.
+/// The positions of words and messages in the local memory, behind the data that is written or read: a cache line each.
 const OPERAND: usize = 0;
 const COMPARE: usize = 64;
 const RESULT: usize = 128;
@@ -44,12 +43,12 @@ const PLACES: usize = 320;
 /// The length of the polled mark at the end of a message.
 const MARK: usize = 8;
 
-/// How long the rest of a write may take to arrive whose last bytes are there.
+/// How long the rest of a write may take to arrive after its last bytes.
 const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// Memory that the other side may access.
 struct Exposed {
-    /// There until dropped.
+    /// The registration; present until this is dropped.
     region: Option<RawRegion>,
     block: Rc<Block>,
 }
@@ -73,28 +72,28 @@ impl Drop for Exposed {
         if let Some(region) = self.region.take()
             && region.close().is_err()
         {
-            // The other side is stuck in an access: the memory stays.
+            // The other side is stuck in an access, so the memory must stay.
             std::mem::forget(Rc::clone(&self.block));
         }
     }
 }
 
 /// One side.
-// The order of the fields matters: what the other side may access is taken back first; the endpoint closes, and ends all
-// operations, before the local memory goes.
+// The order of the fields matters: the memory that the other side may access is deregistered first; the endpoint closes, and ends all operations,
+// before the local memory is freed.
 pub(super) struct OneSided {
     exposed: Exposed,
     node: Node,
     local: Block,
     shape: Shape,
-    /// The bits of what is under way.
+    /// The bits of the outstanding operations.
     pending: u64,
-    /// The other side's memory, once it was named.
+    /// The other side's memory, once its description has arrived.
     theirs: Option<RemoteMemory>,
-    /// Of put-latency: marks written and seen.
+    /// For put-latency: the marks written and seen.
     sent: u64,
     received: u64,
-    /// The least value that the next atomic operation may find, and whether all have found what they should.
+    /// The least value that the next atomic operation may find, and whether all have found an allowed value.
     next: u64,
     in_order: bool,
 }
@@ -115,7 +114,7 @@ impl OneSided {
         self.node.poll(|entry| take(pending, entry))
     }
 
-    /// Polls until nothing of `what` is under way.
+    /// Polls until no operation of `what` is outstanding.
     #[inline]
     fn until(&mut self, what: u64, watch: &mut Watch) -> Result<()> {
         let mut spin = Spin::default();
@@ -137,18 +136,18 @@ impl OneSided {
     ) -> Result<()> {
         let pending = &mut self.pending;
         self.node.post(what, watch, post, |entry| take(pending, entry))?;
-        // Whether it has completed is seen by `poll` only.
+        // Only `poll` finds out whether it has completed.
         self.pending |= bit;
         Ok(())
     }
 
-    /// A place behind the local bytes.
+    /// A position behind the local data.
     #[inline]
     const fn place(&self, place: usize) -> usize {
         self.shape.stride() + place
     }
 
-    /// Names this side's memory to the other, or says that the round is over.
+    /// Sends the description of this side's memory to the other, or announces the end of the round.
     fn tell(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         self.local.write(self.place(TELL), &self.exposed.remote().to_bytes());
         let segments = self.local.segments(self.place(TELL), RemoteMemory::BYTES);
@@ -165,7 +164,7 @@ impl OneSided {
         self.until(SEND, watch)
     }
 
-    /// Expects the other side's memory to be named, or the end of a round.
+    /// Posts the receive for the description of the other side's memory, or the end of a round.
     fn expect_told(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         let segments = self.local.segments(self.place(TOLD), RemoteMemory::BYTES);
         let (from, tag) = (PeerAddress::UNSPECIFIED, Some((tag, 0)));
@@ -174,7 +173,7 @@ impl OneSided {
         self.post(RECEIVE, "receiving", watch, |endpoint| unsafe { endpoint.post_recv(&work) })
     }
 
-    /// Waits until the other side's memory is named.
+    /// Waits for the description of the other side's memory.
     fn told(&mut self, watch: &mut Watch) -> Result<()> {
         self.until(RECEIVE, watch)?;
         let mut bytes = [0; RemoteMemory::BYTES];
@@ -219,7 +218,7 @@ impl OneSided {
         }
         let word = |place| self.local.segment(self.place(place), 8);
         let (operand, compare, result) = (word(OPERAND), word(COMPARE), word(RESULT));
-        // All change one word.
+        // All operations change one word.
         let (peer, remote, flags) = (self.node.peer, self.remote(0)?, OpFlags::COMPLETION);
         self.post(ACCESS, "changing the other side's memory", watch, |endpoint| {
             if swaps {
@@ -233,11 +232,11 @@ impl OneSided {
         })
     }
 
-    /// Looks at what an atomic operation found.
+    /// Checks the value that an atomic operation found.
     #[inline]
     fn found(&mut self) {
         let found = self.local.word(self.place(RESULT)).load(Relaxed);
-        // To the word to which we add, the other side adds too.
+        // The other side adds to the same word as this side.
         let is_expected = if self.shape.op == Operation::FetchAdd { found >= self.next } else { found == self.next };
         self.in_order &= is_expected;
         self.next = found.wrapping_add(1);
@@ -253,12 +252,12 @@ impl OneSided {
         }
     }
 
-    /// Where a slot of our memory starts.
+    /// The position of a slot in this side's memory.
     const fn start(&self, slot: usize) -> usize {
         slot * self.shape.stride()
     }
 
-    /// Checks what the other side has left in our memory; `own` additions were ours.
+    /// Checks what the other side has written into this side's memory; `own` additions were this side's.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
             Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
@@ -279,7 +278,7 @@ impl OneSided {
     }
 }
 
-/// Takes a completion in.
+/// Handles a completion.
 #[inline]
 fn take(pending: &mut u64, entry: &Entry) -> Result<()> {
     *pending &= !entry.context;
@@ -348,7 +347,7 @@ impl Subject for OneSided {
                 let len = self.shape.bytes - MARK;
                 let mut start = None;
                 loop {
-                    // The bytes of one write arrive in any order: the mark may be there before the rest.
+                    // The bytes of one write arrive in any order: the mark may arrive before the rest.
                     match get(&self.exposed.block, len) {
                         Err(error) if start.get_or_insert_with(Instant::now).elapsed() > ARRIVAL => return Err(error),
                         Err(_) => std::hint::spin_loop(),

@@ -1,8 +1,8 @@
-//! percale's messages, as the rounds see them.
+//! percale's messages, as a subject of rounds.
 //!
-//! Every message has a slot: a place in the memory to send from and one in that to receive into. To and fro use slot 0,
-//! streams all of the window in turn; the slot after the last is for the answer to a stream. A slot's memory is touched
-//! only while no operation has it.
+//! Every message has a slot: a part of the memory to send from and one of the memory to receive into. To and fro use
+//! slot 0, streams all of the window in turn; the slot after the last is for the answer to a stream. A slot's memory is
+//! accessed only while no operation has it.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -27,19 +27,19 @@ const INJECTED: usize = 64;
 /// The slot of the answer.
 const LAST: usize = WINDOW;
 
-/// In the context of a receive; the rest is the slot.
+/// Marks the context of a receive; the rest of the context is the slot.
 const RECEIVE: u64 = 1 << 32;
 
-/// The messages one way.
+/// The messages of one direction.
 struct Slots {
     segments: Vec<Segment>,
-    /// Where in the block each of them starts.
+    /// The position of each in the block.
     starts: Vec<usize>,
-    /// Whether an operation has the slot.
+    /// Whether an operation uses the slot.
     busy: [bool; LAST + 1],
-    /// How many do.
+    /// The number of busy slots.
     pending: usize,
-    /// Whose memory it is.
+    /// The memory of the slots.
     block: Block,
 }
 
@@ -68,7 +68,7 @@ impl Slots {
     }
 }
 
-/// The messages both ways.
+/// The messages of both directions.
 struct Messages {
     out: Slots,
     into: Slots,
@@ -79,7 +79,7 @@ impl Messages {
         Ok(Self { out: Slots::new(domain, shape, window)?, into: Slots::new(domain, shape, window)? })
     }
 
-    /// Takes a completion in.
+    /// Handles a completion.
     #[inline]
     fn take(&mut self, entry: &Entry) -> Result<()> {
         let slot = (entry.context & (RECEIVE - 1)) as usize;
@@ -98,14 +98,14 @@ impl Messages {
 }
 
 /// One side.
-// The order of the fields matters: the endpoint closes, and ends all operations, before the memory goes.
+// The order of the fields matters: the endpoint closes, and ends all operations, before the memory is freed.
 pub(super) struct Percale {
     node: Node,
     messages: Messages,
     bytes: usize,
     window: usize,
     tagged: bool,
-    /// How many messages the stream under way has.
+    /// The number of messages of the current stream.
     stream: u64,
 }
 
@@ -117,7 +117,7 @@ impl Percale {
         Ok(Self { node, messages, bytes: 8, window: 1, tagged: true, stream: 0 })
     }
 
-    /// Progress; takes completions in. Whether there were any.
+    /// Makes progress, and handles completions. Returns whether there were any.
     #[inline]
     fn poll(&mut self) -> Result<bool> {
         self.node.poll(|entry| self.messages.take(entry))
@@ -147,12 +147,12 @@ impl Percale {
         Ok(())
     }
 
-    /// Sends a short message whose memory is free again at once, as programs with many of them do.
+    /// Sends a short message by injection, so that its memory is free again at once, as programs with many of them do.
     #[inline]
     fn inject(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         let (peer, segment, tag) = (self.node.peer, self.messages.out.segments[slot], self.tag());
         let post = |endpoint: &percale::Endpoint| {
-            // SAFETY: the slot's memory stays for the length of the call, and nobody else touches it.
+            // SAFETY: the slot's memory stays for the length of the call, and is not accessed otherwise.
             unsafe { endpoint.post_send_one(peer, segment, tag, None, 0, OpFlags::INJECT) }
         };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))

@@ -1,4 +1,4 @@
-//! What the machine's system calls cost while a monitor is loaded, whoever makes them: some need the kernel to tell of every call.
+//! The cost of system calls while a monitor is loaded, for any process: some monitors need the kernel to report every call.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use serde::Serialize;
 const CALLS: u32 = 1000;
 const ROUNDS: usize = 31;
 
-/// A system call that does next to nothing (getppid), in ns, of a process that has no cache.
+/// The time of a system call that does almost nothing (getppid), in ns, in a process without a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Calls {
     pub(super) without_ns: f64,
     pub(super) with_ns: f64,
 }
 
-/// Nanoseconds of one, in the median.
+/// Returns the median nanoseconds of one call.
 pub(super) fn measure() -> f64 {
     let mut rounds = [(); ROUNDS].map(|()| {
         let start = Instant::now();

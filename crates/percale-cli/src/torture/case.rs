@@ -13,34 +13,34 @@ use super::operations::{Operation, Tools};
 use super::oracle::{Eye, Oracle, Pin, Seen};
 use crate::fixed_buffers::ACCESS;
 
-/// What came of it.
+/// The result of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// The cache gave a registration of pages that are no longer the memory's.
+    /// The cache returned a registration of pages that are no longer the memory's.
     Stale,
-    /// The cache gave a registration with rights that the process has lost.
+    /// The cache returned a registration with rights that the process has lost.
     Rights,
     /// The pages changed, and the cache made a new registration, or could not.
     Caught,
-    /// The pages did not change, and the cache gave the registration that it had.
+    /// The pages did not change, and the cache returned its existing registration.
     Kept,
     /// The pages did not change, and the cache made a new registration.
     Needless,
     /// The cache keeps no registration of such memory, so none can be stale.
     Refused,
-    /// There is no such memory here, it cannot be pinned, or the operation cannot be done to it.
+    /// There is no such memory here, it cannot be pinned, or the operation is not possible on it.
     NotApplicable,
     /// The torture itself failed, or its process ended.
     Failed,
 }
 
-/// What came of it, and what there is to say about it.
+/// The result of a pair, with details.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Verdict {
     pub(super) outcome: Outcome,
-    /// Whether the operation left an earlier registration with pages that are no longer the memory's, whatever the cache
-    /// did. Absent if that could not be seen.
+    /// Whether the operation left an earlier registration with pages that are no longer the memory's, whatever the cache did. Absent if that could
+    /// not be observed.
     pub(super) changed: Option<bool>,
     /// Why.
     pub(super) detail: Option<String>,
@@ -64,7 +64,7 @@ pub(super) fn run(
         Ok(memory) => memory,
         Err(error) => return Verdict::because(Outcome::NotApplicable, error),
     };
-    // What earlier pairs left cached at the same addresses is not this one's.
+    // Registrations that earlier pairs left cached at the same addresses do not belong to this one.
     subject.cache.flush();
     let verdict = Case { memory: &mut memory, operation, subject, oracle }.run(tools);
     verdict.unwrap_or_else(|error| Verdict::because(Outcome::Failed, error))
@@ -95,13 +95,13 @@ impl Case<'_> {
             return Ok(Verdict::because(Outcome::Stale, "already the first registration was of other pages"));
         }
         let refusal = refusal(&before, &self.subject.cache);
-        // What the operation does to a registration that nobody takes back.
+        // The effect of the operation on a registration that is not taken back.
         let witness = Witness::new(self.oracle, range)?;
         self.subject.about_to_change(range);
         let done = (self.operation.apply)(self.memory, tools);
         self.memory.fill_holes(&tools.mappings)?;
         let lost = self.memory.lost_rights;
-        // Before anything else looks at the memory.
+        // Before anything else accesses the memory.
         let second = look_up(&lane, &mut eye, self.memory);
         self.memory.give_rights_back()?;
         let changed = !eye.is_current(witness.slot, range)?;
@@ -132,24 +132,24 @@ impl Case<'_> {
     }
 }
 
-/// What a use of the cache gave.
+/// The result of a use of the cache.
 struct Look {
     number: u64,
-    /// Whether it was of the memory's pages; an error if that could not be seen.
+    /// Whether the registration was of the memory's pages; an error if that could not be observed.
     current: io::Result<bool>,
 }
 
-/// Uses the cache as a program does, and looks whether what it gave is right.
+/// Uses the cache as a program does, and checks the registration that it returned.
 fn look_up(lane: &Lane<Oracle>, eye: &mut Eye, memory: &mut Memory) -> Result<Look, LookupError> {
     let used = lane.get(memory.registered, ACCESS)?;
     let Seen { number, slot } = Seen::of(&used);
-    // With no rights the processor could not look.
+    // Without rights the processor could not access the memory.
     let current = memory.give_rights_back().and_then(|()| eye.is_current(slot, memory.registered));
     lane.end(used);
     Ok(Look { number, current })
 }
 
-/// Why the cache has not kept what it was asked for since.
+/// Returns why the cache has kept no registration since `before`.
 fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
     let after = cache.stats();
     let all = [Refusal::NotCaching, Refusal::TooLarge, Refusal::NotWatchable, Refusal::InUse, Refusal::Changed];
@@ -158,7 +158,7 @@ fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
     known.or_else(|| (after.entries == 0).then(|| "not kept".into()))
 }
 
-/// Pages pinned apart from the cache.
+/// Pages that are pinned independently of the cache.
 struct Witness<'a> {
     oracle: &'a Oracle,
     pin: Option<Pin>,

@@ -1,4 +1,4 @@
-//! Devices that hold pinned memory, and reach it whatever has meanwhile been mapped at its addresses.
+//! Devices that hold pinned memory, and access it whatever has meanwhile been mapped at its addresses.
 
 #![expect(unsafe_code, reason = "has a device read and write registered memory; the block states why it is sound")]
 
@@ -25,8 +25,7 @@ pub(crate) enum Choice {
     Verbs,
 }
 
-/// A device. Clones are the same. The local key of a registration is what [`Sight`] names it by, the remote key its number:
-/// devices give keys again.
+/// A device. Clones share it. The local key of a registration is its name for [`Sight`], the remote key its number: devices reuse keys.
 #[derive(Clone)]
 pub(super) enum Device {
     IoUring(FixedBuffers),
@@ -40,7 +39,7 @@ pub(super) struct Verbs {
     made: AtomicU64,
 }
 
-/// What lets memory go again.
+/// What is needed to unpin memory.
 pub(super) enum Pin {
     Slot(Slot),
     Region(Registration),
@@ -60,7 +59,7 @@ impl Device {
         }
     }
 
-    /// A way to move bytes to and from what is pinned, for one thread.
+    /// Makes an access to the pinned memory, for one thread.
     pub(super) fn sight(&self) -> io::Result<Sight> {
         Ok(match self {
             Self::IoUring(buffers) => {
@@ -96,22 +95,22 @@ impl Registrar for Device {
         match (self, pin) {
             (Self::IoUring(buffers), Pin::Slot(slot)) => buffers.unpin(slot),
             (Self::Verbs(verbs), Pin::Region(region)) => verbs.registrar.unpin(region),
-            // Of another device.
+            // A pin of another device.
             (_, pin) => drop(pin),
         }
     }
 }
 
-/// What a device sees. The pages that are pinned in `slot` lay at `range` when they were pinned.
+/// An access to a device's memory. The pages that are pinned in `slot` lay at `range` when they were pinned.
 pub(super) enum Sight {
-    /// Through transfers to and from this file.
+    /// By transfers to and from this file.
     File(FixedBuffers, OwnedFd),
     /// As a peer, in pieces of so many bytes at most.
     Peer { reach: Reach, most: usize, adapter: Arc<Adapter> },
 }
 
 impl Sight {
-    /// Reads what is pinned.
+    /// Reads the pinned memory.
     pub(super) fn read(&mut self, slot: u32, range: Range, seen: &mut [u8]) -> io::Result<()> {
         match self {
             Self::File(buffers, file) => {
@@ -123,7 +122,7 @@ impl Sight {
         }
     }
 
-    /// Writes it.
+    /// Writes the pinned memory.
     pub(super) fn write(&mut self, slot: u32, range: Range, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::File(buffers, file) => {
@@ -137,7 +136,7 @@ impl Sight {
         }
     }
 
-    /// The peer, with place for so many bytes. Threads look at words only, so that nothing is mapped while they have holes.
+    /// Returns the peer, with a buffer for so many bytes. Threads access single words only, so nothing is mapped while they have holes.
     fn peer(&mut self, len: usize) -> io::Result<&mut Reach> {
         let Self::Peer { reach, most, adapter } = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         if len > *most {

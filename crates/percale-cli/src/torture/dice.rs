@@ -1,4 +1,4 @@
-//! Numbers that look random and come again with the same seed (SplitMix64).
+//! Pseudorandom numbers that a seed reproduces (SplitMix64).
 
 /// A generator.
 pub(super) struct Dice(u64);
@@ -27,7 +27,7 @@ impl Dice {
         self.below(count) == 0
     }
 
-    /// One of these, of which there is at least one.
+    /// Chooses one of these, of which there is at least one.
     pub(super) fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! Another process, which does to this one's files and memory what others may.
+//! Another process, which changes this one's files and memory as other processes may.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::tracer;
 use crate::limits::kernel::Foreign;
 
-/// What it is asked to do.
+/// The requests to it.
 #[derive(Debug, Serialize, Deserialize)]
 enum Deed {
     Truncate {
@@ -28,7 +28,7 @@ enum Deed {
         address: u64,
         len: u64,
     },
-    /// A system call that the process itself makes, as a debugger has it do.
+    /// Makes the process itself do a system call, as a debugger can.
     Call {
         process: i32,
         instruction: u64,
@@ -69,7 +69,7 @@ impl Hand {
         self.ask(&Deed::Write { process, address: range.start(), len: range.len() })
     }
 
-    /// This process's first thread makes a system call, by its number and arguments.
+    /// Makes this process's first thread do a system call, by its number and arguments.
     pub(super) fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let instruction = tracer::instruction().ok_or(io::ErrorKind::Unsupported)?;
@@ -92,13 +92,13 @@ impl Hand {
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        // Its input ends, and so does it.
+        // The process ends when its input does.
         self.asked = None;
         self.process.wait().ok();
     }
 }
 
-/// The other process: does what comes line by line.
+/// Runs the other process: executes requests line by line.
 pub(super) fn run() -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let done = serde_json::from_str(&line?).map_err(io::Error::from).and_then(do_it);

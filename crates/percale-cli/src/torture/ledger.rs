@@ -1,11 +1,11 @@
-//! What each key stands for, noted by the registrar and checked at every look-up.
+//! The meaning of each key, recorded by the registrar and checked at every look-up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pindown::{Access, Pinned, Range, Use};
 
-/// The registrations that exist, by local key. Clones are the same.
+/// The existing registrations, by local key. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Ledger(Arc<Mutex<HashMap<u64, Entry>>>);
 
@@ -27,12 +27,12 @@ impl Ledger {
         self.entries().insert(pinned.local_key, Entry { number: pinned.remote_key, range, access });
     }
 
-    /// The registration with this local key ends.
+    /// Removes the registration with this local key.
     pub(super) fn ends(&self, local_key: u64) {
         self.entries().remove(&local_key);
     }
 
-    /// Why the keys of this use are not those of a registration that holds the range and has the rights; None if they are.
+    /// Returns why the keys of this use are not those of a registration that holds the range and has the rights; `None` if they are.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let (local, number) = (used.local_key(), used.remote_key());
         let asked = format!("asked for {range} with {access:?}, given keys {local} and {number}");

@@ -1,4 +1,4 @@
-//! Memory of one kind that is there to be registered and then changed.
+//! Memory of one kind that is registered and then changed.
 
 use std::io;
 
@@ -12,31 +12,31 @@ use super::operations::Fork;
 use crate::limits::kernel::Foreign;
 use crate::lot::{Lot, READ_WRITE, range};
 
-/// Some memory. What it is made of goes away with it.
+/// Some memory. Dropping it frees what it is made of.
 pub(super) struct Memory {
-    /// Where everything below lies.
+    /// The lot that contains all addresses below.
     pub(super) lot: Lot,
-    /// What is mapped.
+    /// The mapped range.
     pub(super) whole: Range,
-    /// The part of it that is registered, with some more before and behind.
+    /// The registered part of it, with some mapped pages before and behind.
     pub(super) registered: Range,
     /// Bytes of a page of it.
     pub(super) unit: u64,
-    /// Addresses of the lot right behind it, and as many again, where nothing is mapped that could be touched.
+    /// Addresses of the lot right behind it, and as many again, where nothing is mapped.
     pub(super) spare: Option<[Range; 2]>,
     /// The flags of mmap(2) for such memory.
     pub(super) flags: c_int,
-    /// What it maps, if that can be had as a file.
+    /// The mapped file, if there is one that can be opened.
     pub(super) file: Option<OwnedFd>,
-    /// What mmap(2) alone has not made.
+    /// The origin of memory that mmap(2) alone has not made.
     pub(super) origin: Origin,
-    /// An operation took rights away, which must be given back before anybody looks.
+    /// An operation took rights away, which must be given back before the memory is checked.
     pub(super) lost_rights: bool,
     /// Processes that an operation started and that live as long as this.
     pub(super) children: Vec<Fork>,
 }
 
-/// What memory is made of, apart from mmap(2).
+/// The origin of memory, apart from mmap(2).
 pub(super) enum Origin {
     Mapped,
     Segment(Segment),
@@ -47,16 +47,16 @@ pub(super) enum Origin {
     Sealed,
 }
 
-/// How large memory is, in pages of its kind.
+/// The size of memory, in pages of its kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) unit: u64,
     /// Pages that are mapped.
     pub(super) pages: u64,
-    /// Which of them are registered.
+    /// The range of registered pages among them.
     pub(super) first: u64,
     pub(super) registered: u64,
-    /// Of the first address.
+    /// The alignment of the first address.
     pub(super) align: u64,
 }
 
@@ -70,7 +70,7 @@ impl Shape {
         Self { unit, pages: 16, first: 4, registered: 8, align: unit }
     }
 
-    /// Ordinary pages in place of which huge ones can be.
+    /// Ordinary pages that huge ones can replace.
     pub(super) fn huge_aligned() -> Self {
         let unit = pindown::page_size();
         Self { unit, pages: 2 * HUGE / unit, first: 0, registered: HUGE / unit, align: HUGE }
@@ -93,7 +93,7 @@ impl Shape {
 }
 
 impl Memory {
-    /// A new mapping with these flags: of nothing, or of this file from its beginning.
+    /// Makes a new mapping with these flags: anonymous, or of this file from its beginning.
     pub(super) fn mapped(shape: Shape, flags: c_int, file: Option<OwnedFd>) -> io::Result<Self> {
         let mut memory = Self::reserved(shape, flags)?;
         memory.file = file;
@@ -101,7 +101,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Addresses for it, and nothing there.
+    /// Reserves addresses for it, without mapping anything.
     pub(super) fn reserved(shape: Shape, flags: c_int) -> io::Result<Self> {
         let bytes = shape.bytes();
         let lot = Lot::reserve(3 * bytes, shape.align)?;
@@ -120,7 +120,7 @@ impl Memory {
         })
     }
 
-    /// Memory that is there: the addresses `whole`, of which nothing but the torture uses any.
+    /// Takes over existing memory: the addresses `whole`, of which only the torture uses any.
     pub(super) fn adopted(whole: Range, registered: Range, origin: Origin) -> Self {
         Self {
             lot: Lot::adopt(whole),
@@ -136,7 +136,7 @@ impl Memory {
         }
     }
 
-    /// Maps the whole of it where it belongs, over what is there, or with MAP_FIXED_NOREPLACE if nothing is.
+    /// Maps the whole of it at its addresses, over existing mappings, or with MAP_FIXED_NOREPLACE if there are none.
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
             // SHM_REMAP is an operation of its own.
@@ -146,7 +146,7 @@ impl Memory {
         self.map_same(self.whole, flags)
     }
 
-    /// Maps the same as before at a part of it.
+    /// Maps the same memory as before at a part of it.
     pub(super) fn map_same(&self, at: Range, flags: c_int) -> io::Result<()> {
         let offset = at.start() - self.whole.start();
         let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
@@ -186,24 +186,24 @@ impl Memory {
         self.spare.ok_or_else(|| io::Error::other("no free addresses behind it"))
     }
 
-    /// What it maps.
+    /// The mapped file.
     pub(super) fn file(&self) -> io::Result<&OwnedFd> {
         self.file.as_ref().ok_or_else(|| io::Error::other("its file cannot be opened here"))
     }
 
-    /// The path by which every process of this user reaches what it maps.
+    /// The path by which every process of this user can open the mapped file.
     pub(super) fn path(&self) -> io::Result<String> {
         // The number in the PID namespace that /proc was mounted in, which may be another one.
         let process = std::fs::read_link("/proc/self")?;
         Ok(format!("/proc/{}/fd/{}", process.display(), self.file()?.as_raw_fd()))
     }
 
-    /// Where in the file the registered part begins.
+    /// The offset of the registered part in the file.
     pub(super) fn offset(&self) -> u64 {
         self.registered.start() - self.whole.start()
     }
 
-    /// Opens what it maps though nobody has a descriptor of it, where the kernel lets one.
+    /// Opens the mapped file although no descriptor of it exists, where the kernel permits that.
     pub(super) fn open_file(&mut self) {
         let path = format!("/proc/self/map_files/{:x}-{:x}", self.whole.start(), self.whole.end());
         self.file = std::fs::File::options().read(true).write(true).open(path).ok().map(OwnedFd::from);
@@ -224,7 +224,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets it go, but nobody else has its addresses again.
+    /// Releases the memory, but keeps its addresses reserved.
     pub(super) fn retire(self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.lot.map(self.lot.range(), libc::PROT_NONE, flags, None)?;
@@ -244,9 +244,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A thread's stack, the heap and the like go with their origin. Sealed memory cannot go.
+        // A thread's stack, the heap and the like are freed with their origin. Sealed memory cannot be freed.
         if matches!(self.origin, Origin::Mapped | Origin::Segment(_)) {
-            // What was sealed stays.
+            // Sealed memory stays.
             self.lot.release().ok();
         }
     }

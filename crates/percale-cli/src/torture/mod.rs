@@ -1,9 +1,9 @@
-//! `percale torture`: is the registration cache right, whatever happens to the memory?
+//! `percale torture`: checks that the registration cache stays right when its memory changes.
 //!
-//! [`kinds`] of memory times [`operations`] on it, for each of the [`monitors`]: a [`case`] each. The [`oracle`] pins
-//! memory as a device does, and sees whether what is pinned is still what the processor sees. [`race`] does the same
-//! with threads, and [`search`] for hours with all that may become of a process. All of that happens in processes of its own ([`part`], started by [`workers`]): operations may end them.
-//! [`report`] says what came of it.
+//! [`kinds`] of memory times [`operations`] on it, for each of the [`monitors`]: a [`case`] each. The [`oracle`] pins memory as a device does, and
+//! checks whether the pinned pages are still those that the processor sees. [`race`] does the same with threads, and [`search`] for hours, with
+//! changes to the whole process (such as fork). All of that happens in separate processes ([`part`], started by [`workers`]), because operations may
+//! end them. [`report`] prints the results.
 
 mod calls;
 mod case;

@@ -1,4 +1,4 @@
-//! The monitors that are put to the torture, as data. A new one is one line of [`ALL`].
+//! The monitors that the torture tests, as data. A new one is one line of [`ALL`].
 
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
@@ -10,12 +10,12 @@ use super::oracle::Oracle;
 /// A monitor.
 pub(super) struct Monitor {
     pub(super) name: &'static str,
-    /// What to open the cache with.
+    /// Makes the cache's choice of monitor.
     choice: fn() -> std::io::Result<Watching>,
-    /// Whether each pair of memory and operation gets a process of its own: an address that changed once may be
-    /// distrusted for ever.
+    /// Whether each pair of memory and operation gets a process of its own: the monitor may never trust an address
+    /// again that changed once.
     pub(super) alone: bool,
-    /// What its documentation says that it does not do, by operations' names.
+    /// The limits that its documentation names, by operations' names.
     exceptions: &'static [(&'static str, &'static str)],
     /// Broken on purpose, to show that the torture notices.
     pub(super) broken: bool,
@@ -24,7 +24,7 @@ pub(super) struct Monitor {
 /// A monitor that was made.
 struct Watching {
     choice: Choice,
-    /// Whom to tell before each change.
+    /// The notifier for reports before each change.
     early: Option<Notifier>,
 }
 
@@ -58,7 +58,7 @@ pub(super) const ALL: &[Monitor] = &[
         true,
         &[GUARDS, SEGMENTS],
     ),
-    // As it is before Linux 6.7.
+    // As before Linux 6.7.
     sound(
         "userfaultfd-plain",
         || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()).into()),
@@ -71,9 +71,9 @@ pub(super) const ALL: &[Monitor] = &[
         true,
         &[SEGMENTS, UNLOCKED],
     ),
-    // Tells nothing.
+    // Reports no changes.
     broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),
-    // Tells changes when they begin, and not when they are over.
+    // Reports changes when they begin, and not when they are over.
     broken("broken-early", || {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
         Ok(Watching { choice: Choice::Imported(imported), early: Some(notifier) })
@@ -100,7 +100,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Something at these addresses is about to change. Only a monitor that is broken wants to know.
+    /// Called before a change at these addresses. Only a broken monitor reports it.
     pub(super) fn about_to_change(&self, range: Range) {
         if let Some(notifier) = &self.early {
             notifier.changed(range);
@@ -108,7 +108,7 @@ impl Subject {
     }
 }
 
-/// What opens a cache with the monitor of this name.
+/// Returns the choice that opens a cache with the monitor of this name.
 pub(crate) fn choice(name: &str) -> Option<std::io::Result<Choice>> {
     Monitor::named(name).map(|monitor| (monitor.choice)().map(|watching| watching.choice))
 }
@@ -119,10 +119,10 @@ impl Monitor {
         ALL.iter().find(|monitor| monitor.name == name)
     }
 
-    /// A cache with it that keeps so many registrations.
+    /// Opens a cache with it that keeps so many registrations.
     ///
     /// # Errors
-    /// Why it is not to be had here.
+    /// The reason why it is not available here.
     pub(super) fn open(&self, oracle: Oracle, most: u32, merging: bool) -> Result<Subject, String> {
         let Watching { choice, early } = (self.choice)().map_err(|error| error.to_string())?;
         let builder = Cache::builder(oracle).monitor(choice).max_count(most).merging(merging);
@@ -130,7 +130,7 @@ impl Monitor {
         Ok(Subject { cache, early })
     }
 
-    /// What its documentation says of a failure of this operation.
+    /// Returns the documented reason for a failure of this operation.
     pub(super) fn exception(&self, operation: &str) -> Option<&'static str> {
         let applies = |(part, _): &&(&str, &str)| operation.contains(part);
         self.exceptions.iter().find(applies).map(|(_, why)| *why)

@@ -1,4 +1,4 @@
-//! The oracle: memory pinned for a device, and whether the device still sees what the processor sees.
+//! The oracle: memory pinned for a device, and a check whether the device still sees what the processor sees.
 //!
 //! The device's side is a [`Device`]'s. The processor's side is read and written by process_vm_readv(2) and
 //! process_vm_writev(2), which walk the page tables as a load or store does, but answer EFAULT where one would end the
@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
-/// The device, and the process whose memory it holds. Clones are the same.
+/// The device, and the process that owns the memory in it. Clones share the device.
 #[derive(Clone)]
 pub(super) struct Oracle {
     device: Device,
@@ -27,35 +27,36 @@ pub(super) struct Pin {
     local_key: u64,
 }
 
-/// What a use says of its registration.
+/// The registration that a use of the cache returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Which registration.
+    /// The number of the registration.
     pub(super) number: u64,
-    /// Where the device has it.
+    /// The device's slot for it.
     pub(super) slot: u32,
 }
 
 impl Seen {
-    /// As [`Device`] fills in the keys.
+    /// Reads it from the keys that [`Device`] fills in.
     pub(super) fn of(used: &Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
 }
 
 impl Oracle {
-    /// With this device; or why it is not to be had.
+    /// Makes an oracle with this device; fails with the reason if the device is not available.
     pub(super) fn new(device: Choice) -> Result<Self, String> {
         let process = rustix::process::getpid().as_raw_pid();
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// A way to look, for one thread.
+    /// Makes a view of the memory, for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
         Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
 
-    /// What is wrong with the keys that a look-up was given for this range and these rights; None if they are right.
+    /// Returns what is wrong with the keys that a look-up returned for this range and these rights; `None` if they are
+    /// right.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         self.ledger.fault(used, range, access)
     }
@@ -77,7 +78,7 @@ impl Registrar for Oracle {
     }
 }
 
-/// Looks through the oracle. Several may look at the same memory at once if each looks at other bytes.
+/// A view of the oracle's memory. Several may check the same memory at once if each checks other bytes.
 pub(super) struct Eye {
     process: i32,
     sight: Sight,
@@ -85,11 +86,11 @@ pub(super) struct Eye {
 }
 
 impl Eye {
-    /// Whether the pages pinned in `slot` are those that the processor sees at `range`, both ways. What the memory held
-    /// is put back.
+    /// Whether the pages pinned in `slot` are those that the processor sees at `range`, in both directions. Restores
+    /// the previous contents.
     ///
     /// # Errors
-    /// The processor cannot see or write the memory now, or the device refuses.
+    /// The processor cannot read or write the memory now, or the device fails.
     pub(super) fn is_current(&mut self, slot: u32, range: Range) -> io::Result<bool> {
         let processor = Foreign { process: self.process, address: range.start() };
         let mut before = vec![0; range.len() as usize];
@@ -99,7 +100,7 @@ impl Eye {
         current
     }
 
-    /// As [`Self::is_current`], of 8 bytes that nobody else uses, and without putting back what was there.
+    /// Like [`Self::is_current`], for 8 bytes that have no other user, and without restoring the previous contents.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
         let word = lot::range(address, 8)?;
         self.compare(slot, word, Foreign { process: self.process, address })
@@ -119,7 +120,7 @@ impl Eye {
         Ok(seen == written)
     }
 
-    /// Bytes that no look had before, each word another.
+    /// Returns bytes that no check used before; all words differ.
     fn pattern(&mut self, len: u64) -> Vec<u8> {
         self.looks += 1;
         let start = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! The processes in which it happens: hidden subcommands.
+//! The processes of the torture: hidden subcommands.
 
 use std::io::{self, BufRead};
 
@@ -27,20 +27,20 @@ pub(crate) enum Part {
     Hand,
 }
 
-/// What a worker is asked.
+/// The jobs of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// To open a cache with this monitor for this device, which must come first. Answered by a `String`, empty or why not.
+    /// Opens a cache with this monitor for this device; must come first. Answered by a `String`: empty, or the reason for a failure.
     Open { monitor: String, device: Choice },
-    /// One pair; a [`Verdict`].
+    /// Runs one pair. Answered by a [`Verdict`].
     Pair { mapping: String, operation: String },
-    /// Threads; a [`race::Tally`], or a `String` that says why not.
+    /// Runs threads. Answered by a [`race::Tally`], or a `String` with the reason for a failure.
     Race(race::Plan),
-    /// Threads, and all that may become of a process: instead of opening a cache first. Answered as `Race` is.
+    /// Runs threads, with changes to the whole process, instead of opening a cache first. Answered as `Race` is.
     Search { monitor: String, device: Choice, plan: race::Plan },
 }
 
-/// Plays a part until standard input ends, or the process that started it has ended: it may be in the middle of a long job then.
+/// Runs a part until standard input ends, or the process that started it has ended: it may be in the middle of a long job then.
 pub(crate) fn run(part: Part) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {

@@ -1,16 +1,16 @@
-//! Which pairs there are.
+//! The pairs of memory and operation.
 
 use super::kinds::{self, Kind};
 use super::monitors::{self, Monitor};
 use super::operations::{self, Operation};
 
-/// A kind of memory, and what happens to it.
+/// A kind of memory, and an operation on it.
 pub(super) struct Pair {
     pub(super) kind: &'static Kind,
     pub(super) operation: &'static Operation,
 }
 
-/// The pairs that make sense, and whose names contain a text.
+/// Returns the valid pairs with names that contain a text.
 pub(super) fn pairs(filter: Option<&str>) -> Vec<Pair> {
     let all = kinds::ALL.iter().flat_map(|kind| operations::all().map(move |operation| Pair { kind, operation }));
     let wanted = |pair: &Pair| {

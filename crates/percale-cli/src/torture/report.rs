@@ -38,7 +38,7 @@ pub(super) enum Line {
         changed: Option<bool>,
         /// Why.
         detail: Option<String>,
-        /// The monitor says so itself, in these words.
+        /// The monitor documents it, in these words.
         documented: Option<&'static str>,
     },
     Race {
@@ -330,7 +330,7 @@ impl Report {
         if any { table.to_string() } else { String::new() }
     }
 
-    /// What a monitor costs those who do not use it.
+    /// A table of the costs of the monitors for processes that do not use them.
     fn calls(&self) -> String {
         let mut table = table();
         table.set_header([left("a system call"), right("without"), right("with"), right("ratio")]);

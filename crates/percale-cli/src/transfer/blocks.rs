@@ -1,9 +1,8 @@
 //! Blocks of files and their checksums.
 //!
-//! A file's checksum is its BLAKE3, which is made of those of its parts in a tree; a block is such a part, and its checksum the
-//! chaining value of its subtree (of a file's only block: the file's own checksum). So blocks can be copied and checked by several
-//! processors at once, in any order, a file's beginning can be told to be right without the rest, and `b3sum` tells the same of the
-//! whole.
+//! A file's checksum is its BLAKE3, which is made of those of its parts in a tree; a block is such a part, and its checksum the chaining value of its
+//! subtree (of a file's only block: the file's own checksum). So several processors can copy and check blocks at once, in any order, the beginning of
+//! a file can be verified without the rest, and `b3sum` prints the same checksum of the whole.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -132,7 +131,7 @@ pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result
     Ok(place.digest(&hasher))
 }
 
-/// What is said of a file that changed.
+/// The error for a file that changed.
 pub(crate) fn changed() -> io::Error {
     io::Error::other("the file was changed while it was copied; copy it again")
 }

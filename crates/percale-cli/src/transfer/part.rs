@@ -1,14 +1,13 @@
 //! A file that is not complete yet.
 //!
-//! It lies in a [`private`] directory under the name that it is to have, so that nobody takes it for the whole, and it can be
-//! continued. Invariants:
+//! It is in a [`private`] directory under its final name, so that it is not mistaken for the complete file, and can be continued. Invariants:
 //!
 //! 1. One copy at a time has it, by a lock on the file.
 //! 2. It is a file of this user with one name, made here: anything else of its name is removed, not written to.
 //! 3. While it is a part its mode is [`MARK`]ed, which a server sees on the descriptor of a file that it was asked for.
-//! 4. What is continued was read from the disk: when a part is opened its pages are written, and dropped from the page cache. After a
-//!    failed fsync the kernel takes pages for clean that are not on the disk, so such a part is removed, and a part whose process
-//!    was killed between the failure and the removal shows by its content what is there.
+//! 4. What is continued was read from the disk: when a part is opened its pages are written, and dropped from the page cache. After a failed fsync
+//!    the kernel considers pages clean that are not on the disk, so such a part is removed. If the process was killed between the failure and the
+//!    removal, the part's contents show what is on the disk.
 //! 5. The file that gets the final name is the one that was written, whatever its name leads to by then: the name is given to
 //!    the descriptor's inode.
 //! 6. The file is permanent before it gets its name, and its name when [`Part::commit`] returns.

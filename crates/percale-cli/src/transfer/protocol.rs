@@ -1,9 +1,9 @@
-//! What client and server tell each other: tagged messages, a JSON object each. The bytes of files are not among them.
+//! The messages between client and server: tagged messages, a JSON object each. The bytes of files are not among them.
 //!
-//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can name the connection,
-//! and only then takes requests, so that a client's word for its address counts for nothing. Then the client opens a file, may compare
-//! blocks that both sides have ([`Request::Hash`]), has blocks put into slots and reads them, or writes them into slots and has them
-//! stored, and says that this was all. A slot is a region of one block, the client's alone.
+//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can name the connection, and only then
+//! takes requests, so that the address that a client claims is never trusted. Then the client opens a file, may compare blocks that both sides have
+//! ([`Request::Hash`]), requests blocks in slots and reads them, or writes them into slots and requests that they are stored, and finally ends the
+//! copy. A slot is a region of one block, for the client alone.
 //!
 //! Each request has a number that the client chooses and uses once, and one reply, which has the request's number; requests are not
 //! ordered among themselves. A reply that does not answer the request of its number is a breach of the protocol.
@@ -70,7 +70,7 @@ pub(crate) enum Request {
 /// What the server answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// To the greeting: I know who you are, and speak this version.
+    /// Answers the greeting: the server can name the connection, and speaks this version.
     Welcome { protocol: u32 },
     /// The file is open. Of one to be written, `held` bytes are there from an earlier attempt.
     Opened { size: u64, mode: u32, held: u64, slots: Vec<Slot> },

@@ -6,7 +6,7 @@ use std::path::Path;
 /// Threads that are named: a process has no more that are worth it.
 const MOST: usize = 64;
 
-/// The threads of a process and of its descendants, each with what the kernel says of it: its state, its system call, and where it waits.
+/// The threads of a process and of its descendants, with the kernel's information on each: its state, its system call, and where it waits.
 pub(super) fn threads_of(process: u32) -> String {
     let (mut processes, mut threads) = (vec![process], Vec::new());
     while let Some(process) = processes.pop() {

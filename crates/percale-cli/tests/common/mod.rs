@@ -22,7 +22,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The processes whose parent is `parent`.
+/// Returns the child processes of `parent`.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()

@@ -71,7 +71,7 @@ fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
     symlink("../secret", place.path("served/relative")).unwrap();
     symlink("..", place.path("served/up")).unwrap();
     symlink("inside", place.path("served/within")).unwrap();
-    // A part that somebody prepared: a link to what is not to be written.
+    // A prepared part: a link to a file that must not be written.
     std::fs::create_dir(place.path("served/.percale-parts")).unwrap();
     place.mode("served/.percale-parts", 0o700);
     symlink(place.path("secret"), place.path("served/.percale-parts/trap")).unwrap();

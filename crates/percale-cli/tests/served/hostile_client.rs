@@ -54,7 +54,7 @@ fn requests_that_make_no_sense_are_refused_and_the_server_serves_on() {
         let slot = client.open(&put("b", 9))[0];
         let read = client.endpoint.read(client.server, slot.slice(0..64), vec![0; 64]).wait().unwrap_err();
         assert!(matches!(read.cause, Cause::Completion(error) if error.error == ErrorCode::Denied));
-        // More requests than anybody is owed answers to.
+        // More requests than the server has to answer.
         client.open(&a);
         for _ in 0..500 {
             client.request(&json!({"Hash": {"block": 0}}));
@@ -246,7 +246,7 @@ fn srv_007_the_server_calls_nobody_whom_a_client_names() {
                 }
             }
             drop(client);
-            // Somebody else has the address now: is it called?
+            // Another process has the address now: the server must not connect to it.
             let mut bound = None;
             eventually("the address is not free", || {
                 bound = std::net::TcpListener::bind(address).ok();

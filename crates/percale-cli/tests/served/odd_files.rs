@@ -44,7 +44,7 @@ impl Mapped {
 
 #[test]
 fn srv_012_stores_through_a_mapping_are_noticed() {
-    // On tmpfs no time of a file tells of such a store; on a disk's file system it does if the page was clean.
+    // On tmpfs no timestamp of a file shows such a store; on a disk's file system one does if the page was clean.
     for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
         for is_upload in [false, true] {
             let place = Place::new(&format!("mapped-{number}-{is_upload}"));

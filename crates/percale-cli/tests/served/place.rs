@@ -134,7 +134,7 @@ pub(crate) fn copied(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a copy says that did not work.
+/// Returns the error message of a copy that must fail.
 #[track_caller]
 pub(crate) fn refused(output: &Output) -> String {
     let error = text(&output.stderr);
@@ -145,7 +145,7 @@ pub(crate) fn refused(output: &Output) -> String {
 
 #[track_caller]
 pub(crate) fn identical(a: &Path, b: &Path) {
-    // Not assert_eq!: nobody wants to read the difference.
+    // Not assert_eq!, which would print both files.
     assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{} and {} differ", a.display(), b.display());
 }
 

@@ -31,7 +31,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
             .collect();
         attempts.count("an offer whose pull is not answered", !serves(&server, &place, "a"));
         drop(stalled);
-        // Requests whose answers nobody takes: long refusals.
+        // Requests with long refusals that are never received.
         let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
         let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(4000))}).to_string().into_bytes();
         for client in &deaf {

@@ -1,4 +1,4 @@
-//! One number of addresses, in rounds.
+//! The measurement with one number of addresses, in rounds.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,20 +13,20 @@ use crate::failure::{Failure, Result, percale};
 
 /// Rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
-/// Rounds of libfabric's, which take some seconds each for a million.
+/// Rounds of libfabric, which take some seconds each for a million addresses.
 pub(super) const PEER_ROUNDS: usize = 3;
 /// Services of each node of a symmetric insertion.
 pub(super) const SERVICES: usize = 100;
 /// Lookups that are timed.
 const LOOKUPS: u64 = 2_000_000;
-/// Ranges that are timed together, each in a vector of its own: one by itself is mostly the time of finding it out.
+/// Ranges that are timed together, each in a vector of its own: a single range would mostly measure the cost of timing.
 const RANGES: usize = 1000;
-/// Where addresses begin: 10.0.0.0.
+/// The first address: 10.0.0.0.
 const FIRST: u32 = 0x0a00_0000;
-/// The port of those that are inserted one by one.
+/// The port of the addresses that are inserted one by one.
 const PORT: u16 = 7471;
 
-/// What rounds gave.
+/// The results of rounds.
 #[derive(Debug, Default)]
 struct Rounds {
     ns: Vec<f64>,
@@ -34,9 +34,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Times `f` on what `make` makes; memory is that of both, while what they made stays.
+    /// Times `f` on the result of `make`; the memory of both is counted while their results exist.
     fn add<T>(&mut self, make: impl FnOnce() -> Result<T>, f: impl FnOnce(&T) -> Result<()>) -> Result<T> {
-        // What the allocator had kept would be used again, and not be seen to grow.
+        // Memory that the allocator has kept would be reused, and its growth would not show.
         give_back();
         let before = resident()?;
         let made = make()?;
@@ -54,7 +54,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Times the second of two passes: the first brings back what other rows have displaced from the caches.
+    /// Times the second of two passes: the first brings back into the caches what other rows have displaced.
     fn time_again<T>(&mut self, mut f: impl FnMut() -> Result<T>) -> Result<()> {
         f()?;
         self.time(f)
@@ -65,14 +65,14 @@ impl Rounds {
     }
 }
 
-/// The middle one.
+/// Returns the median.
 pub(super) fn median(of: &[f64]) -> Option<f64> {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// A vector that expects so many addresses (libfabric is told as well).
+/// Makes a vector for an expected number of addresses (libfabric gets the number as well).
 pub(super) fn vector(expected: usize) -> Result<AddressVector> {
     AddressVector::new(VectorOptions { expected, ..VectorOptions::default() })
         .map_err(percale("making an address vector"))
@@ -83,7 +83,7 @@ pub(super) fn addresses(count: usize) -> Vec<SocketAddr> {
     (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect()
 }
 
-/// One number of addresses. Memory is only told for the largest, which comes first.
+/// Measures one number of addresses. Memory is reported only for the largest, which comes first.
 pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
     let v4 = addresses(count);
     let v6 = (0xfd00u128 << 112..).take(count).map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT));
@@ -107,7 +107,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     for round in 0..ROUNDS {
         let flat = insert.add(|| vector(count), |vector| put(vector, &v4))?;
         let _six = insert_v6.add(|| vector(count), |vector| put(vector, &v6))?;
-        // Vectors that are empty take memory of their own: what a range adds is what counts.
+        // Empty vectors have memory of their own: only the memory that a range adds counts.
         let empty = (0..RANGES).map(|_| vector(count)).collect::<Result<Vec<_>>>()?;
         let symmetric = range.add(|| Ok(empty), |all| all.iter().try_for_each(put_range))?;
         lookup.time_again(|| Ok(look_up(&flat, count as u64)))?;
@@ -158,7 +158,7 @@ fn look_up(vector: &AddressVector, count: u64) -> u64 {
     black_box(ports)
 }
 
-/// The limit of that: reads any word of an array that is as large as a table of IPv4 addresses.
+/// The limit of look-ups: reads any word of an array that is as large as a table of IPv4 addresses.
 fn read(words: &[u64]) -> u64 {
     let words = black_box(words);
     let mut state = 1u64;

@@ -1,8 +1,8 @@
-//! `percale perf --addresses N`: what addresses cost in an address vector, beside libfabric's tcp provider.
+//! `percale perf --addresses N`: the costs of addresses in an address vector, beside libfabric's tcp provider.
 //!
-//! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it; the medians of the rounds count. Bytes
-//! are what the process's resident memory grew by in the first round, from before the vector was opened (of ranges: from when it
-//! was), when the allocator had given back all that was free. Both are told how many addresses to expect. [`peer`] is the other side.
+//! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it; the medians of the rounds count. Bytes are the growth of the
+//! process's resident memory in the first round, from before the vector was opened (of ranges: from after), when the allocator had given back all
+//! that was free. Both get the expected number of addresses. [`peer`] is the other side.
 
 pub(super) mod measure;
 mod peer;
@@ -21,23 +21,23 @@ use peer::Peer;
 /// One result.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
-    /// What was done.
+    /// The measured operation.
     pub(crate) what: What,
     /// How many addresses.
     pub(crate) addresses: usize,
     /// Nanoseconds: of an address or a lookup, or of the whole range.
     pub(crate) ns: f64,
-    /// The same of reading a plain array of such words.
+    /// Nanoseconds of reading a plain array of such words instead.
     pub(crate) limit_ns: Option<f64>,
-    /// What memory grew by for each address, or for the whole range.
+    /// The growth of memory for each address, or for the whole range.
     pub(crate) bytes: Option<f64>,
-    /// The same of libfabric's tcp provider.
+    /// Nanoseconds of libfabric's tcp provider.
     pub(crate) peer_ns: Option<f64>,
-    /// The same.
+    /// Bytes of libfabric's tcp provider.
     pub(crate) peer_bytes: Option<f64>,
 }
 
-/// What is done.
+/// The operations that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum What {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let mut lines = Vec::new();
     let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
-    // The largest comes first, while nothing has been given back that would be used again.
+    // The largest comes first, because later ones would reuse memory that was given back.
     for &count in &counts {
         lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
     }
@@ -138,7 +138,7 @@ fn memory(bytes: f64) -> String {
     if bytes < 1000.0 { format!("{bytes:.1} B") } else { format!("{:.0} MB", bytes / 1e6) }
 }
 
-/// A ratio, as precisely as it says something.
+/// A ratio, with as many digits as are significant.
 fn scale(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.1}") } else { units::count(ratio.round() as u64) }
 }

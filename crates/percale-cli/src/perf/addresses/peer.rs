@@ -1,6 +1,6 @@
-//! libfabric's tcp provider, of the libfabric that is installed: its library is opened, not linked.
+//! libfabric's tcp provider, from the installed libfabric: its library is opened, not linked.
 //!
-//! Only what is needed is declared, of structures whose beginnings are the same in every version (rdma/fabric.h).
+//! Declares only what is needed, of structures with beginnings that are the same in every version (rdma/fabric.h).
 
 #![expect(unsafe_code, reason = "a C library's functions and structures; each block states its own reason")]
 
@@ -106,7 +106,7 @@ pub(super) struct Vector {
     av: *mut Object<AvOps>,
 }
 
-/// Has the allocator give back to the system what is free.
+/// Makes the allocator return free memory to the system.
 pub(super) fn give_back() {
     // SAFETY: it touches nothing that is in use.
     unsafe { libc::malloc_trim(0) };
@@ -120,7 +120,7 @@ fn symbol(library: Pointer, name: &CStr) -> Result<Pointer, String> {
 }
 
 impl Peer {
-    /// Opens the provider; or says why it cannot be measured.
+    /// Opens the provider, or returns the reason why it cannot be measured.
     pub(super) fn open() -> Result<Self, String> {
         // SAFETY: a text that ends in a zero; what the library does when it is loaded is its own.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -172,7 +172,7 @@ impl Peer {
         }
         // SAFETY: this is the function's type (fi_version(3)).
         let version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(library, c"fi_version")?) };
-        // SAFETY: it only tells a number.
+        // SAFETY: it only returns a number.
         Ok(Self { domain, version: unsafe { version() } })
     }
 
@@ -238,7 +238,7 @@ impl Vector {
     pub(super) fn insert_symmetric(&self, node: &CStr, nodes: usize, service: &CStr, services: usize) -> Result<()> {
         let (insert, av) = (self.ops().insertsym, self.av.cast());
         let (node, service) = (node.as_ptr(), service.as_ptr());
-        // SAFETY: texts that end in a zero; a table need not tell the numbers.
+        // SAFETY: texts that end in a zero; a table need not return the numbers.
         let inserted = unsafe { insert(av, node, nodes, service, services, null_mut(), 0, null_mut()) };
         if inserted == (nodes * services) as c_int { Ok(()) } else { Err(failed("fi_av_insertsym", inserted)) }
     }
@@ -268,7 +268,7 @@ impl Drop for Vector {
         let common = unsafe { (*self.av).common };
         // SAFETY: it has its table.
         let close = unsafe { (*common).close };
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not used any more.
         let code = unsafe { close(self.av.cast()) };
         debug_assert_eq!(code, 0, "closing an address vector");
     }

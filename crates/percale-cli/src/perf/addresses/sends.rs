@@ -1,4 +1,4 @@
-//! What the size of a vector means to sending: messages to the same 64 peers, named in vectors of different sizes.
+//! The effect of a vector's size on sending: messages to the same 64 peers, named in vectors of different sizes.
 //!
 //! The peers are endpoints of this process, over shared memory. Each vector has a sender of its own; they take turns, and what
 //! is timed is posting one message of eight bytes to each peer. Receiving is not.
@@ -18,7 +18,7 @@ const TURNS: usize = 3000;
 /// Of these, the first are not counted.
 const WARM: usize = 200;
 
-/// One vector, and who sends by it.
+/// One vector, and the endpoint that sends by it.
 struct Sender {
     endpoint: Endpoint,
     peers: Vec<PeerAddress>,

@@ -14,7 +14,7 @@ use super::super::team::{Desk, PATIENCE, domain};
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
-/// What is done together.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum What {
     Barrier,
@@ -35,7 +35,7 @@ impl What {
 /// Collectives that are timed together.
 pub(super) const TOGETHER: u64 = 8;
 
-/// A round: the median nanoseconds of a collective, as this member sees it.
+/// A round: the median nanoseconds of a collective, measured by this member.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) what: What,
@@ -46,15 +46,15 @@ pub(super) struct Job {
     pub(super) number: u64,
 }
 
-/// How many polls go by between two looks at the clock.
+/// The number of polls between two readings of the clock.
 const GLANCE: u32 = 4096;
 
 const CONTEXT: u64 = 7;
 
-/// A member, until nothing is left to do.
+/// Runs a member until its input ends.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
-    // Goes after the endpoint, whose operations may use it.
+    // Dropped after the endpoint: its operations may use it.
     let mut memory = None;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain
@@ -77,7 +77,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         memory.fill(&job, place);
         let (endpoint, group, crowded) = (&endpoint, group.id(), desk.is_crowded());
         let mut member = Member { endpoint, group, memory, size, crowded, posted: 0 };
-        // Whoever is told first waits here for the others.
+        // The warm-up also makes members that received the job early wait for the others.
         let warm = job.count / 10 + 1;
         (0..warm).try_for_each(|_| member.one(job.what))?;
         let mut samples = Samples::default();
@@ -106,7 +106,7 @@ impl Memory {
         Ok(Self { source: memory()?, result: memory()?, bytes })
     }
 
-    /// What is there before a round: of a sum every member's elements, of a broadcast those of the first.
+    /// Fills the memory before a round: for a sum every member's elements, for a broadcast those of the first.
     fn fill(&mut self, job: &Job, (rank, _): (usize, usize)) {
         for at in 0..self.bytes / size_of::<f64>() {
             let own = (job.number + rank as u64) as f64 + at as f64;
@@ -116,7 +116,7 @@ impl Memory {
         }
     }
 
-    /// Checks what is there after it.
+    /// Checks the contents after a round.
     fn check(&self, job: &Job, (_, size): (usize, usize)) -> Result<()> {
         let result = self.result.to_vec();
         for (at, found) in result.chunks_exact(8).take(self.bytes / 8).enumerate() {
@@ -139,7 +139,7 @@ struct Member<'a> {
     group: GroupId,
     memory: &'a Memory,
     size: usize,
-    /// Waiting gives up the processor.
+    /// Waiting yields the processor.
     crowded: bool,
     posted: usize,
 }
@@ -150,7 +150,7 @@ impl Member<'_> {
         let bytes = self.memory.bytes;
         let what = match what {
             What::Barrier => Collective::Barrier,
-            // Each in turn: nobody runs ahead.
+            // The root changes with each operation, so that no member can run ahead.
             What::Broadcast => Collective::Broadcast { root: self.posted % self.size },
             What::Allreduce => Collective::Allreduce,
         };

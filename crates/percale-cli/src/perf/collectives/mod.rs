@@ -1,4 +1,5 @@
-//! `percale perf --collectives`: what processes of this machine do together, beside the least that it could take.
+//! `percale perf --collectives`: measures collectives between processes of this machine, beside the least time that
+//! they could take.
 //!
 //! [`member`]: collectives that are posted one after the other; [`row`]: a row of sums that a store starts.
 
@@ -18,13 +19,13 @@ use crate::statistics::Samples;
 use crate::units;
 use member::{Job, TOGETHER, What};
 
-/// Seconds for each line, unless told.
+/// The default of the seconds for each line.
 const SECONDS: f64 = 0.5;
 
-/// Processes, unless told.
+/// The default number of processes.
 const PROCESSES: u8 = 2;
 
-/// Sizes, unless told.
+/// The default sizes.
 const SIZES: [usize; 2] = [8, 1 << 20];
 
 /// How long a round takes, about.
@@ -62,7 +63,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let plan = sizes.iter().flat_map(|&bytes| [(What::Broadcast, bytes), (What::Allreduce, bytes)]);
     for (what, bytes) in std::iter::once((What::Barrier, 0)).chain(plan) {
         report.begin(format!("{} {}", what.name(), units::size(bytes)));
-        // Measured anew beside what is compared with it: the machine may have more to do at one time than at another.
+        // Measured again next to the measurement that is compared with it, because the load of the machine varies.
         let way = if bytes == 0 { small } else { line::way(bytes, time / 2)? };
         report.add([measure(&mut team, what, bytes, time, way)?])?;
     }
@@ -86,7 +87,7 @@ fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) 
         let took: Vec<f64> = team.ask(|_| Job { what, bytes, count, number })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     };
-    // The first connects, and shows how many fill a round.
+    // The first call connects, and shows how many collectives fill a round.
     let each = round(TOGETHER).and_then(|_| round(2 * TOGETHER))?;
     let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(1, MOST).next_multiple_of(TOGETHER);
     let (mut samples, since) = (Vec::new(), Instant::now());

@@ -1,5 +1,5 @@
-//! A row of sums as deferred work: each waits for the counter that the one before counts in, and the first for a counter that a thread of
-//! the first process sets. Nobody calls anything then: the sums go on by themselves, in all processes.
+//! A chain of sums as deferred work: each waits for the counter that the one before counts in, and the first for a counter that a thread of the first
+//! process sets. After that, no thread calls the library: the sums proceed by themselves, in all processes.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ enum Job {
     Go,
 }
 
-/// Nanoseconds of each sum, by row, as the first process sees it.
+/// Nanoseconds of each sum, by row, measured by the first process.
 pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
     let mut team = Team::start(Part::Row, processes)?;
     let (mut each, since) = (Vec::new(), Instant::now());
@@ -33,7 +33,7 @@ pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
     Ok(each.into_iter().collect())
 }
 
-/// A member, until nothing is left to do.
+/// Runs a member until its input ends.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
@@ -48,7 +48,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     while let Some(Job::Queue) = desk.next()? {
         let (start, ended) = (Counter::new(), Counter::new());
         let queue = |round: u64| {
-            // The others begin with the first message that comes.
+            // The other members begin with the first message that arrives.
             let (counter, threshold) = if round == 0 { (&start, u64::from(number == 0)) } else { (&ended, round) };
             let bytes = ((round + number) as f64).to_ne_bytes().to_vec();
             let sum = group.allreduce(AtomicOp::Sum, Datatype::F64, bytes).when(counter, threshold).counting(&ended);

@@ -1,4 +1,4 @@
-//! The one ioctl that a hit makes where userfaultfd(2) tells changes, by itself.
+//! The ioctl that a hit makes where userfaultfd(2) reports changes, measured alone.
 
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls; each block states why it is sound")]
 
@@ -26,7 +26,7 @@ impl Asked {
         if made < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just made and has no other owner.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
         let mut api = [0xAA_u64, 0, 0];
         // SAFETY: the ioctl's argument is a structure of these three words.
@@ -36,7 +36,7 @@ impl Asked {
         Ok(Self(uffd))
     }
 
-    /// Asks to write-protect nothing, which is refused: as pindown does.
+    /// Requests write-protection of nothing, which is rejected: as pindown does.
     #[inline]
     pub(super) fn ask(&self) {
         let nothing = [0_u64; 3];

@@ -1,4 +1,4 @@
-//! What is measured with: a device, a cache with one monitor, memory that the monitor keeps.
+//! The objects of the measurements: a device, a cache with one monitor, memory that the monitor watches.
 
 use std::fs::File;
 use std::io;
@@ -15,15 +15,15 @@ use crate::limits::kernel::Foreign;
 use crate::lot::{self, Lot};
 use crate::torture;
 
-/// Those that are measured, the best first.
+/// The monitors that are measured, the best first.
 pub(super) const MONITORS: [&str; 5] = [BPF, "userfaultfd-promised", "userfaultfd", "sealed", IMPORTED];
 
 pub(super) const BPF: &str = "bpf";
 
-/// Of the first, what kernels that free page tables late need; only what that costs others is measured.
+/// The part of the first that kernels with late freeing of page tables need; only its cost for others is measured.
 pub(super) const RECORDS_ALONE: &str = "bpf-records-alone";
 
-/// Tells nothing by itself and asks nobody: what is left is the cache's own doing.
+/// Reports no changes by itself and makes no kernel queries: only the cache's own work remains.
 pub(super) const IMPORTED: &str = "imported";
 
 /// Pins nothing.
@@ -49,7 +49,8 @@ pub(super) struct Bench {
     pub(super) lane: Lane<FixedBuffers>,
 }
 
-/// A cache that pins by `registrar`; and whom to tell of changes, if nobody else does.
+/// Opens a cache that pins by `registrar`; and, if the client itself has to report changes, returns the notifier for
+/// that.
 fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Cache<R>, Option<Notifier>)> {
     let (choice, notifier) = if monitor == IMPORTED {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
@@ -63,7 +64,7 @@ fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Ca
 
 impl Bench {
     /// # Errors
-    /// Why there is no such monitor here, or no device.
+    /// Opens the monitor and the device; fails with the reason if one is not available.
     pub(super) fn open(monitor: &str) -> io::Result<Self> {
         let device = FixedBuffers::new().map_err(|error| io::Error::other(format!("io_uring: {error}")))?;
         let (cache, _) = open(device.clone(), monitor, 1024)?;
@@ -71,18 +72,18 @@ impl Bench {
         Ok(Self { monitor: monitor.into(), clock: Clock::calibrate(), device, cache, lane })
     }
 
-    /// Another cache, with the same monitor, that pins nothing.
+    /// Opens another cache, with the same monitor, that pins nothing.
     pub(super) fn unpinned(&self, count: u32) -> io::Result<(Cache<Nothing>, Option<Notifier>)> {
         open(Nothing, &self.monitor, count)
     }
 
-    /// Memory of the kind that the monitor keeps.
+    /// Allocates memory of the kind that the monitor watches.
     pub(super) fn memory(&self, bytes: usize) -> io::Result<Memory> {
         if matches!(self.monitor.as_str(), "sealed" | "userfaultfd") {
             return Sealed::new(bytes).map(Memory::Sealed);
         }
         let lot = Lot::memory(bytes as u64, libc::MAP_NORESERVE)?;
-        // Where the kernel knows no huge pages there are none.
+        // A kernel without huge pages needs no advice.
         lot.advise(lot.range(), libc::MADV_NOHUGEPAGE).ok();
         Ok(Memory::Anonymous(lot))
     }
@@ -116,19 +117,19 @@ impl Memory {
         lot::range(self.range().start() + (number * bytes) as u64, bytes as u64)
     }
 
-    /// The processor writes to all of it, or to a part.
+    /// Writes to the memory by the processor, from byte `at` on.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.write(at, bytes)
     }
 
-    /// What the processor sees there.
+    /// Reads the memory by the processor.
     pub(super) fn read(&self, at: usize, bytes: &mut [u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.read(at, bytes)
     }
 
-    /// Every page is there.
+    /// Makes every page present.
     pub(super) fn fill(&self) -> io::Result<()> {
         static CHUNK: [u8; 64 << 10] = [0x5a; 64 << 10];
         let len = self.range().len() as usize;
@@ -139,19 +140,18 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Self::Anonymous(lot) = self {
-            // What cannot be unmapped stays mapped.
+            // Memory that cannot be unmapped stays mapped.
             lot.release().ok();
         }
     }
 }
 
-/// Where the device's bytes come from: zeroes, since reading a file is done by another thread of the kernel's, which costs
-/// more than most transfers.
+/// The source of the device's bytes: zeroes, because another thread of the kernel reads files, which costs more than most transfers.
 pub(super) fn source() -> io::Result<File> {
     File::open("/dev/zero")
 }
 
-/// Rounds until the time is up, and at least `least`. Each is given its number.
+/// Runs rounds until the time is up, and at least `least`. Each gets its number.
 pub(super) fn rounds(time: Duration, least: u32, mut round: impl FnMut(u32) -> io::Result<()>) -> io::Result<u32> {
     let start = Instant::now();
     let mut number = 0;

@@ -1,5 +1,5 @@
-//! A program that maps, registers, receives into and unmaps fresh memory again and again: what it costs to have the registration
-//! undone by what the monitor tells, beside undoing it by hand (the paper's section VII).
+//! A program that maps, registers, receives into and unmaps fresh memory again and again: the cost if the monitor's reports undo the registration,
+//! beside undoing it by hand (the paper's section VII).
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use crate::statistics::Samples;
 /// Iterations of one way in its turn.
 const TURN: u32 = 32;
 
-/// All ways in turn. Nothing where memory cannot change.
+/// Measures all ways in turn. Returns nothing where memory cannot change.
 pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
     if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == bench::IMPORTED {
         return Ok(Vec::new());
@@ -58,7 +58,7 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
     let threaded = matches!(way, Way::Thread | Way::ThreadOnOneProcessor);
     let cache = &bench.cache;
     let result = std::thread::scope(|scope| {
-        // It inherits the processor.
+        // The thread inherits the processor.
         let waiter = threaded.then(|| scope.spawn(|| deregister_what_changes(cache, &done)));
         let iterations =
             (0..TURN).try_for_each(|_| iteration(bench, bytes, way, &source).map(|time| samples.push(time)));
@@ -68,7 +68,7 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
         iterations.and(waited)
     });
     processors::allow(&before).map_err(other)?;
-    // What the interruption and the thread have left.
+    // Takes the changes that the interruption and the thread have left.
     cache.wait(Some(Duration::ZERO))?;
     while let Some(handle) = cache.check() {
         deregister(cache, handle)?;

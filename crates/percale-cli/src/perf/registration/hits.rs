@@ -1,4 +1,4 @@
-//! What a hit costs: random look-ups, and their ends, among so many registrations, by one thread and by two.
+//! The cost of a hit: random look-ups, and their ends, among so many registrations, by one thread and by two.
 
 use std::hint::black_box;
 use std::io;
@@ -15,15 +15,15 @@ use super::lines::Line;
 /// Registrations.
 const ENTRIES: [u32; 4] = [1, 64, 4096, 65_536];
 
-/// Of so many pages one is registered.
+/// One of so many pages is registered.
 const APART: u64 = 16;
 
-/// Look-ups of which there is a list. Too many to be learnt by heart, and their list, of 2 MiB, not so long that its
-/// own way through the caches is measured (with 16 MiB a third of a nanosecond each).
+/// The length of the list of look-ups: too long for branch predictors to learn it, and, with 2 MiB, short enough that
+/// reading the list does not count (with 16 MiB it takes a third of a nanosecond each).
 const LOOK_UPS: usize = 1 << 17;
 
-/// How often a round goes through the list, where a look-up is no system call: so that two threads are at it at the same time. The median
-/// of rounds is taken.
+/// The number of passes through the list in a round, where a look-up makes no system call: so that two threads run at the same time. The median of
+/// rounds is used.
 const PASSES: usize = 8;
 
 pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
@@ -35,7 +35,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
         let memory = bench.memory(page * APART as usize * entries as usize)?;
         let (cache, _notifier) = bench.unpinned(entries)?;
         let lane = cache.lane();
-        // A part of a page each, as messages are; the pages lie at no regular distance.
+        // A part of a page each, as messages are; the distances of the pages are irregular.
         let range = |number: u64| {
             let place = number * APART + spread(number) % APART;
             Range::new(memory.range().start() + place * page as u64 + 64, 1024)
@@ -76,7 +76,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// What the slower of two threads measures; each prepares itself first.
+/// Measures two threads, and returns the time of the slower one; each prepares itself first.
 fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io::Result<f64> {
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io:
     })
 }
 
-/// ns a look-up.
+/// Nanoseconds of a look-up.
 fn round(lane: &Lane<Nothing>, ranges: &[Range], passes: usize) -> io::Result<f64> {
     let start = Instant::now();
     for _ in 0..passes {
@@ -113,7 +113,7 @@ fn per_call(calls: usize, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / calls as f64
 }
 
-/// A number that looks like no other's.
+/// Spreads a number over all bits.
 const fn spread(number: u64) -> u64 {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 40

@@ -1,15 +1,15 @@
-//! What is measured: the lines of `--json`. Times are nanoseconds.
+//! The results: the lines of `--json`. Times are nanoseconds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::Samples;
 
-/// What many timed operations come to.
+/// The summary of many timed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) p50_ns: f64,
     pub(super) p99_ns: f64,
-    /// Timed operations.
+    /// The number of timed operations.
     pub(super) count: u64,
 }
 
@@ -20,13 +20,13 @@ impl Figures {
         Some(Self { p50_ns: summary.p50, p99_ns: summary.p99, count: summary.count as u64 })
     }
 
-    /// How many times as long as `base` it takes, in the median.
+    /// Its median divided by that of `base`.
     pub(super) fn ratio(&self, base: &Self) -> f64 {
         self.p50_ns / base.p50_ns
     }
 }
 
-/// Who does something.
+/// The process that does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Whose {
@@ -36,15 +36,15 @@ pub(super) enum Whose {
     Other,
 }
 
-/// What is done that has nothing to do with registrations.
+/// Work that has nothing to do with registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {
-    /// A system call that does next to nothing (getppid).
+    /// A system call that does almost nothing (getppid).
     Call,
     /// mmap and munmap.
     Mapping,
-    /// The same, and the pages are filled between.
+    /// mmap and munmap, with the pages filled in between.
     FilledMapping,
 }
 
@@ -52,24 +52,24 @@ impl Work {
     pub(super) const ALL: [Self; 3] = [Self::Call, Self::Mapping, Self::FilledMapping];
 }
 
-/// How a program that unmaps registered memory has it deregistered (the paper's section VII).
+/// How a program that unmaps registered memory gets it deregistered (the paper's section VII).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
-    /// By itself, before it unmaps.
+    /// The program deregisters it before it unmaps.
     Explicit,
-    /// It unmaps, then asks what has changed.
+    /// The program unmaps, then asks the cache for changes.
     Check,
-    /// It unmaps; a thread that waits for changes does it.
+    /// The program unmaps; a thread that waits for changes deregisters.
     Thread,
-    /// Likewise, and both threads share one processor.
+    /// As `Thread`, with both threads on one processor.
     ThreadOnOneProcessor,
 }
 
 impl Way {
     pub(super) const ALL: [Self; 4] = [Self::Explicit, Self::Check, Self::Thread, Self::ThreadOnOneProcessor];
 
-    /// As in JSON.
+    /// The name in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Explicit => "explicit",
@@ -84,9 +84,9 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum Line {
-    /// Whether a monitor is to be had here, and if not, why.
+    /// Whether a monitor is available here, and if not, why.
     Monitor { monitor: String, available: bool, reason: String },
-    /// One transfer into `bytes` of memory, with what it takes to have that registered: nothing; registering and
+    /// One transfer into `bytes` of memory, including the cost of getting it registered: nothing; registering and
     /// deregistering; a look-up.
     Transfer {
         monitor: String,
@@ -94,12 +94,12 @@ pub(super) enum Line {
         in_advance: Figures,
         each_time: Figures,
         cached: Figures,
-        /// Times `in_advance`.
+        /// The time divided by that of `in_advance`.
         each_time_ratio: f64,
         cached_ratio: f64,
-        /// Of the look-ups, those that made a registration.
+        /// The number of look-ups that made a registration.
         misses: u64,
-        /// Transfers whose bytes were checked, apart from the timed ones.
+        /// The number of checked transfers; they are not among the timed ones.
         verified: u64,
     },
     /// Registering memory, plainly and through the cache.
@@ -117,12 +117,12 @@ pub(super) enum Line {
         watched_and_back: Figures,
         and_back_ratio: f64,
     },
-    /// What a miss costs without the registration: nothing is pinned.
+    /// The cost of a miss without the registration: nothing is pinned.
     Miss {
         monitor: String,
-        /// All of it. For the monitor `imported`, which asks nobody, the cache's own bookkeeping.
+        /// The whole miss. For the monitor `imported`, which makes no kernel queries, the cache's own bookkeeping.
         ns: f64,
-        /// One question to the kernel about the mapping at an address (PROCMAP_QUERY).
+        /// One query to the kernel about the mapping at an address (PROCMAP_QUERY).
         query_ns: f64,
     },
     /// Look-ups that hit, by each of so many threads.
@@ -131,16 +131,16 @@ pub(super) enum Line {
         entries: u32,
         threads: u32,
         ns: f64,
-        /// What share of them had to take the cache's lock, because too many registrations have their place in one line.
+        /// The share of look-ups that had to take the cache's lock, because too many registrations belong to one line.
         slow: f64,
-        /// The one ioctl of a userfaultfd that such a hit makes, by itself, by as many threads in the same run.
+        /// The ioctl of a userfaultfd that such a hit makes, measured alone, by as many threads in the same run.
         ioctl_ns: Option<f64>,
     },
     /// A change that covers so many registrations: dropping one of them.
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
-    /// What has nothing to do with registrations, without the monitor and with it.
+    /// Work that has nothing to do with registrations, without the monitor and with it.
     Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
-    /// The same with the monitor's records alone, without its reports of when a call begins, which some kernels need besides.
+    /// Like `Other`, with the monitor's records alone, without its reports of the beginning of calls, which some kernels need besides.
     RecordsAlone { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering fresh memory.
     Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },

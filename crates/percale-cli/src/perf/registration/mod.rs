@@ -1,9 +1,9 @@
-//! `percale perf --registration`: what it costs to have memory registered, and what a registration cache saves.
+//! `percale perf --registration`: the costs of registering memory, and the savings of a registration cache.
 //!
-//! The device is io_uring's fixed buffers. Each monitor is measured in a process of its own ([`part`]), which this one
-//! asks: [`transfers`] (the paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss, [`changes`]. What a
-//! monitor costs those who do not use it ([`others`]) this process measures by itself as well, while others have it loaded
-//! and while they have not. Every comparison is of things done in turn. [`text`] and [`picture`] show the [`lines`].
+//! The device is io_uring's fixed buffers. Each monitor is measured in a process of its own ([`part`]), which this process asks: [`transfers`] (the
+//! paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss, [`changes`]. This process itself also measures the costs of a monitor
+//! for processes that do not use it ([`others`]), while other processes have it loaded and while they have not. The two sides of a comparison are
+//! always measured in turn. [`text`] and [`picture`] show the [`lines`].
 
 mod asked;
 mod bench;
@@ -34,19 +34,19 @@ use lines::{Figures, Line, Whose, Work};
 use part::{Done, Job, What};
 pub(crate) use part::{PART, run as part};
 
-/// Seconds for each line that has a time, unless told.
+/// The default of the seconds for each line with a time.
 const SECONDS: f64 = 0.4;
 
-/// The sizes, unless told.
+/// The default sizes.
 const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-/// Of these, those of which programs make new memory again and again.
+/// The largest of these sizes that programs allocate again and again.
 const CHANGED: usize = 1 << 20;
 
-/// How often a monitor is loaded to see what that costs others.
+/// How often a monitor is loaded to measure its cost for others.
 const LOADINGS: u32 = 5;
 
-/// How long a part may take for one job besides the time it was given.
+/// How long a part may take for one job besides the given time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The monitors that can be named.
@@ -90,12 +90,12 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether what a part of the monitor costs others is measured besides.
+/// Whether the cost of a part of the monitor for others is measured as well.
 fn measures_records_alone(monitor: &str) -> bool {
     monitor == bench::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
 }
 
-/// What is measured at one size.
+/// The measurements at one size.
 fn whats(bytes: usize) -> impl Iterator<Item = What> {
     let change = (bytes <= CHANGED).then_some(What::Change { bytes });
     [What::Transfer { bytes }, What::Registration { bytes }].into_iter().chain(change)
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-/// A part with a cache.
+/// Starts a part and opens a cache there.
 fn start(monitor: &str) -> Result<Worker, String> {
     let mut worker = Worker::start(&[PART])?;
     open(&mut worker, monitor)?;
@@ -130,7 +130,7 @@ fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// Who does what, and what each loading gave: without the monitor and with it.
+/// A process, its work, and the figures of each loading: without the monitor and with it.
 type Compared = (Whose, Work, Vec<(Figures, Figures)>);
 
 /// One monitor.
@@ -158,14 +158,14 @@ impl Measured<'_> {
         }
         drop(worker);
         self.others(self.monitor)?.into_iter().try_for_each(|line| report.add(line))?;
-        // Where nothing else is needed, the monitor is just that.
+        // Without that need, the monitor consists only of this.
         if measures_records_alone(self.monitor) {
             self.others(bench::RECORDS_ALONE)?.into_iter().try_for_each(|line| report.add(line))?;
         }
         Ok(())
     }
 
-    /// What this process does and another, which opens a cache in between.
+    /// Measures the work of this process and of another one, which opens a cache in between.
     fn others(&self, monitor: &str) -> Result<Vec<Line>> {
         let alone = monitor == bench::RECORDS_ALONE;
         self.say("what others do");
@@ -185,7 +185,7 @@ impl Measured<'_> {
                     others::measure(&clock, work, time)
                         .map_err(Failure::system("what has nothing to do with registrations"))
                 };
-                // A cache that costs nobody anything: apart from the monitor nothing is to differ.
+                // A cache without costs for other processes: the two runs should differ only in the monitor.
                 open(&mut worker, bench::IMPORTED).map_err(|why| self.failed(why))?;
                 let without = (there(&mut worker)?, here()?);
                 open(&mut worker, monitor).map_err(|why| self.failed(why))?;
@@ -197,7 +197,7 @@ impl Measured<'_> {
             measured.extend([(Whose::Client, work, client), (Whose::Other, work, other)]);
         }
         let line = |(process, work, mut pairs): Compared| {
-            // The loading whose ratio is the median.
+            // Take the loading with the median ratio.
             pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
             let (without, with) = pairs[pairs.len() / 2];
             let (monitor, ratio) = (self.monitor.into(), with.ratio(&without));

@@ -1,5 +1,4 @@
-//! What a monitor costs those who have nothing to do with it: a system call; mmap(2) and munmap(2) of memory that nobody has
-//! registered.
+//! The costs of a monitor for processes that do not use it: of a system call, and of mmap(2) and munmap(2) of memory that is not registered.
 
 use std::hint::black_box;
 use std::io;
@@ -18,7 +17,8 @@ const PAGES: u64 = 16;
 
 pub(super) fn measure(clock: &Clock, work: Work, time: Duration) -> io::Result<Figures> {
     let mut samples = Samples::default();
-    // Unlike its neighbours, with which it would become one mapping, in some processes and not in others.
+    // Different from its neighbours, with which it would otherwise be merged into one mapping, in some processes and
+    // not in others.
     let flags = libc::MAP_NORESERVE | if work == Work::FilledMapping { libc::MAP_POPULATE } else { 0 };
     let len = PAGES * pindown::page_size();
     super::bench::rounds(time, 20, |_| {

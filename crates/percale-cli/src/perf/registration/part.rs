@@ -1,4 +1,4 @@
-//! The process that has the cache: a monitor stays loaded until its process ends, so each has one of its own.
+//! The process that has the cache: a monitor stays loaded until its process ends, so each gets its own process.
 
 use std::io::{self, BufRead};
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::worker::answer;
 /// The hidden subcommand.
 pub(crate) const PART: &str = "registration-part";
 
-/// What it is asked. Everything but the first two needs the cache.
+/// The jobs of the process. All but the first two need the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// To do what has nothing to do with the cache: `Result<Figures, String>`.
+    /// Does work that has nothing to do with the cache: `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
-    /// To open a cache with this monitor (or to have its programs attached: [`RECORDS_ALONE`]), and forget the one before: a
-    /// `String`, empty or why not.
+    /// Opens a cache with this monitor (or attaches its programs: [`RECORDS_ALONE`]), and drops the one before. Answered by a `String`: empty, or the
+    /// reason for a failure.
     Open { monitor: String },
-    /// To measure: `Result<Vec<Line>, String>`.
+    /// Measures: `Result<Vec<Line>, String>`.
     Measure { what: What, seconds: f64 },
 }
 
-/// What is measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum What {
     Transfer { bytes: usize },
@@ -37,7 +37,7 @@ pub(super) enum What {
     Hits,
 }
 
-/// Answers until standard input ends.
+/// Answers jobs until standard input ends.
 pub(crate) fn run() -> io::Result<()> {
     let clock = Clock::calibrate();
     let mut open: (Option<Bench>, Option<RecordsAlone>) = (None, None);
@@ -80,5 +80,5 @@ fn measure(bench: &Bench, what: What, time: Duration) -> io::Result<Vec<Line>> {
     })
 }
 
-/// As [`Job::Other`] asks.
+/// The answer to [`Job::Other`].
 pub(super) type Done = Result<Figures, String>;

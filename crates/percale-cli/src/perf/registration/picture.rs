@@ -1,11 +1,11 @@
-//! The paper's figure 1 of this machine: bandwidths, and what registering costs.
+//! The paper's figure 1 for this machine: bandwidths, and the costs of registering.
 
 use super::lines::{Figures, Line};
 use crate::failure::{Failure, Result};
 use crate::plot::{self, BLUE, GREEN, ORANGE, Panel, Series};
 use crate::units;
 
-/// The picture, of the best monitor that was measured.
+/// Draws the picture of the best monitor that was measured.
 ///
 /// # Errors
 /// If none was.

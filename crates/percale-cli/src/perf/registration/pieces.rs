@@ -1,4 +1,4 @@
-//! What the cache itself costs, with a registrar that pins nothing: misses, and the dropping of what changed.
+//! The costs of the cache itself, with a registrar that pins nothing: misses, and dropping registrations that changed.
 
 use std::hint::black_box;
 use std::io;
@@ -13,7 +13,7 @@ use super::lines::Line;
 /// Misses that are timed together.
 const MISSES: u32 = 1000;
 
-/// Registrations that a change takes.
+/// The number of registrations that a change covers.
 const DROPPED: u32 = 1000;
 
 pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
@@ -41,12 +41,12 @@ pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
         queries.push(nanoseconds / f64::from(MISSES));
         Ok(())
     })?;
-    // The first found no memory for the tables yet.
+    // The first one had to allocate the tables.
     misses.remove(0);
     Ok(Line::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
 }
 
-/// `None` where memory cannot change.
+/// Measures the dropping of registrations; `None` where memory cannot change.
 pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<Line>> {
     let page = pindown::page_size() as usize;
     let (cache, notifier) = bench.unpinned(DROPPED)?;

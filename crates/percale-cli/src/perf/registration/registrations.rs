@@ -1,4 +1,4 @@
-//! What registering costs: by the device alone, by a look-up that misses, and by the cache's own calls for it.
+//! The costs of registering: by the device alone, by a look-up that misses, and by the cache's own calls for it.
 
 use std::io;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use super::lines::{Figures, Line, Whose, Work};
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A table: its title, its head, the cells of a line if that belongs to it, and what there is to say about it.
+/// A table: its title, its head, a function that returns the cells of a line that belongs to it, and a note.
 type Shown = (&'static str, &'static [&'static str], fn(&Line) -> Option<Vec<Cell>>, &'static str);
 
 /// All tables that have lines, one below the other.

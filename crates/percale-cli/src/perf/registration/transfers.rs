@@ -1,5 +1,5 @@
-//! The paper's figure 1: transfers into memory that was registered in advance, that is registered for each, and that is
-//! looked up in the cache. All three in turn, in short rounds, into the same memory.
+//! The paper's figure 1: transfers into memory that was registered in advance, into memory registered for each
+//! transfer, and into memory looked up in the cache. All three in turn, in short rounds, into the same memory.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ enum Side {
     Cached,
 }
 
-/// In which order they take turns: each follows each other as often.
+/// The orders in which they take turns: each follows each other one equally often.
 const ORDERS: [[Side; 3]; 6] = {
     use Side::{Cached, EachTime, InAdvance};
     [
@@ -36,7 +36,7 @@ const ORDERS: [[Side; 3]; 6] = {
 /// Rounds between two that are checked.
 const CHECK_EVERY: u32 = 64;
 
-/// Bytes that one side receives in its turn, about, in at most 16 transfers.
+/// The approximate number of bytes that one side receives in its turn, in at most 16 transfers.
 const TURN: usize = 256 << 10;
 
 struct Transfers<'a> {
@@ -79,7 +79,7 @@ impl Transfers<'_> {
                     self.check(side, bytes)?;
                     verified += 1;
                 } else if turn > 1 {
-                    // It follows another's: what that has pushed out of the processor's caches comes back.
+                    // Untimed: brings back into the processor's caches what the other side has displaced.
                     self.receive(side)?;
                 }
                 for _ in 0..turn {
@@ -129,7 +129,7 @@ impl Transfers<'_> {
         }
     }
 
-    /// Whether the device's bytes come to both ends.
+    /// Checks that the device's bytes arrive at both ends of the memory.
     fn check(&self, side: Side, bytes: usize) -> io::Result<()> {
         let len = 8.min(bytes);
         for at in [0, bytes - len] {

@@ -1,4 +1,5 @@
-//! A token that processes pass on by deferred work alone: receives, and sends that wait for them, queued ahead of it.
+//! A token that processes pass on by deferred work alone: receives, and sends that wait for them, queued before it
+//! arrives.
 
 #![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block says why")]
 
@@ -19,12 +20,12 @@ use crate::statistics::Samples;
 
 const HOP: &str = "pass a token on by deferred work";
 
-/// Passes of each process that are queued ahead of the token.
+/// The number of passes of each process that are queued before the token arrives.
 const PASSES: u64 = 500;
 
 const TAG: u64 = 1;
 
-/// What the token is.
+/// The contents of the token.
 const TOKEN: [u8; 8] = *b"a token\n";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ enum Job {
     Pass,
 }
 
-/// A hop, beside a line's way.
+/// Measures a hop, beside the transfer of a cache line.
 pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<Figure> {
     let mut team = Team::start(Part::Chain, processes)?;
     let hops = PASSES * processes as u64;
@@ -49,10 +50,10 @@ pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<
     Ok(Figure { processes: Some(processes), ..Figure::of(HOP, samples, hops) }.beside(LINE, line_ns))
 }
 
-/// A process of the ring.
+/// Runs a process of the ring.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::Manual)?;
-    // Goes after the endpoint, whose operations use it.
+    // Dropped after the endpoint: its operations use it.
     let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
@@ -83,7 +84,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     Ok(())
 }
 
-/// A process's place.
+/// A process's position in the ring.
 struct Ring {
     domain: Domain,
     endpoint: SharedEndpoint,
@@ -94,7 +95,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Queues the passes of a stretch. Nothing moves before the first process starts it.
+    /// Queues the passes of a stretch. Nothing is sent before the first process starts it.
     fn queue(&self, memory: &Allocation, stretch: u64) -> Result<()> {
         let [started, received, sent] = &self.counters;
         // SAFETY: all processes pass the same bytes on through it, and it is touched only before and after a stretch.
@@ -121,7 +122,7 @@ impl Ring {
         unsafe { self.domain.queue_work(work) }.map(drop).map_err(percale("queueing deferred work"))
     }
 
-    /// Lets the token go round; how long it took.
+    /// Lets the token go round; returns the time that it took.
     fn pass(&self, stretch: u64) -> Result<Duration> {
         let [started, received, sent] = &self.counters;
         let since = Instant::now();

@@ -1,7 +1,7 @@
-//! `percale perf --triggers`: what operations cost that begin by themselves, beside the least that it could be.
+//! `percale perf --triggers`: the costs of operations that begin by themselves, beside the least that they could be.
 //!
-//! [`queued`]: putting counter operations in a counter's line, and firing them; [`sent`]: a send that a counter sets off; [`chain`]: a token that
-//! processes pass on by deferred work; [`written`]: sends that a store sets off, of a thread or of a device.
+//! [`queued`]: adding counter operations to a counter's queue, and starting them; [`sent`]: a send that a counter starts; [`chain`]: a token that
+//! processes pass on by deferred work; [`written`]: sends that start when a thread or a device writes a variable.
 
 pub(super) mod chain;
 mod pair;
@@ -22,10 +22,10 @@ use crate::failure::Result;
 use crate::plot::Across;
 use queued::Order;
 
-/// Seconds for each line, unless told.
+/// The default of the seconds for each line.
 const SECONDS: f64 = 0.5;
 
-/// Processes of a ring, unless told.
+/// The default number of processes of a ring.
 const PROCESSES: u8 = 4;
 
 /// Limits that several figures have.
@@ -60,7 +60,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         }
     }
     report.begin("a send");
-    // Measured anew beside what is compared with it: the machine may have more to do at one time than at another.
+    // Measured again next to the measurements that are compared with it, because the load of the machine varies.
     report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
     for processes in rings {
         report.begin(format!("a token round {processes} processes"));

@@ -1,6 +1,6 @@
 //! Two endpoints over shared memory, for two threads on a processor each; waits that end when the other thread has failed.
 //!
-//! What is sent are 8 bytes, the message's number, which are checked where they arrive.
+//! A message is 8 bytes, its number, which are checked at the receiver.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -21,13 +21,13 @@ use crate::failure::{Failure, Result, percale};
 /// Messages that may be posted ahead, each in memory of its own.
 pub(super) const AHEAD: u64 = 128;
 
-/// The places of messages: those that were posted before may still be on their way.
+/// The slots of messages: those that were posted before may still be in transfer.
 const PLACES: u64 = 2 * AHEAD;
 
-/// Turns of a wait between two looks at the clock.
+/// Turns of a wait between two readings of the clock.
 const GLANCE: u32 = 1024;
 
-/// What a receive's completion is known by.
+/// The context of a receive.
 const RECEIVED: u64 = 1;
 
 /// One of the two. Operations use its memory until its endpoint closes.
@@ -41,7 +41,7 @@ pub(super) struct Side {
     vector: AddressVector,
 }
 
-/// The two, which know each other.
+/// Makes the two, with each other's addresses.
 pub(super) fn pair() -> Result<[Side; 2]> {
     let mut sides = [Side::open()?, Side::open()?];
     let there = [1, 0].map(|other: usize| sides[other].endpoint.address());
@@ -62,17 +62,18 @@ impl Side {
         Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector, domain })
     }
 
-    /// The send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have arrived.
+    /// Makes the send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have
+    /// arrived.
     pub(super) fn send(&mut self, number: u64) -> SendWork {
         let at = (number % PLACES) as usize * 64;
         self.out.write(at, &number.to_ne_bytes());
-        // SAFETY: within this object's memory, and nobody writes it there until the message has arrived.
+        // SAFETY: within this object's memory, and not written there until the message has arrived.
         let segment = unsafe { Segment::new(self.out.as_ptr().wrapping_add(at), 8) };
         let (segments, flags) = (Segments::one(segment), OpFlags::empty());
         SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags }
     }
 
-    /// Posts a send that waits for nothing.
+    /// Posts a send that begins at once.
     #[inline]
     pub(super) fn post(&self, send: &SendWork) -> Result<()> {
         // SAFETY: the memory stays as long as the endpoint.
@@ -109,7 +110,7 @@ impl Side {
         waits.until(|| self.poll())
     }
 
-    /// Makes progress; whether a message has arrived.
+    /// Makes progress; returns whether a message has arrived.
     #[inline]
     pub(super) fn poll(&self) -> Result<bool> {
         let mut entries = [Entry::default()];
@@ -122,7 +123,7 @@ impl Side {
         }
     }
 
-    /// Checks what has arrived.
+    /// Checks the message that arrived.
     pub(super) fn check(&self, number: u64) -> Result<()> {
         let there = self.into.to_vec();
         let right = there == number.to_ne_bytes();
@@ -142,34 +143,35 @@ pub(super) struct Waits {
     yielding: bool,
 }
 
-/// No batch follows.
+/// The number of begun batches after the last.
 const OVER: u64 = u64::MAX;
 
 impl Waits {
-    /// The near side: begins another batch, and waits until the other is ready for it.
+    /// The near side: begins another batch, and waits until the other side is ready for it.
     pub(super) fn begin(&self) -> Result<()> {
         let batch = self.begun.load(Ordering::Relaxed) + 1;
         self.begun.store(batch, Ordering::Release);
         self.until(|| Ok(self.ready.load(Ordering::Acquire) == batch))
     }
 
-    /// The near side: there are no more.
+    /// The near side: announces that there are no more batches.
     pub(super) fn end(&self) {
         self.begun.store(OVER, Ordering::Release);
     }
 
-    /// The far side: whether the batch after so many others has begun, or will not. Meanwhile `progress` is called.
+    /// The far side: waits until the batch after so many others has begun; returns whether there is one. Calls
+    /// `progress` meanwhile.
     pub(super) fn another(&self, before: u64, mut progress: impl FnMut() -> Result<()>) -> Result<bool> {
         self.until(|| progress().map(|()| self.begun.load(Ordering::Acquire) > before))?;
         Ok(self.begun.load(Ordering::Acquire) != OVER)
     }
 
-    /// The far side: goes ahead with the next batch.
+    /// The far side: announces that it is ready for the next batch.
     pub(super) fn ready(&self) {
         self.ready.fetch_add(1, Ordering::Release);
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     #[inline]
     pub(super) fn until(&self, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
         let (mut turns, mut since) = (0_u32, None);
@@ -194,7 +196,7 @@ impl Waits {
     }
 }
 
-/// Runs both, the first in this thread, each on a processor of its own if there are two. Of two failures the one counts that caused the other.
+/// Runs both, the first in this thread, each on a processor of its own if there are two. Of two failures, returns the one that caused the other.
 pub(super) fn both<T>(
     near: impl FnOnce(&Waits) -> Result<T>,
     far: impl FnOnce(&Waits) -> Result<()> + Send,

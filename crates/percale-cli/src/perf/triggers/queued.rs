@@ -1,4 +1,4 @@
-//! Counter operations that wait for a counter: putting one in its line, and having it fire.
+//! Counter operations that wait for a counter: adding one to its queue, and starting it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
-/// In which order thresholds come.
+/// The order of the thresholds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     Upward,
@@ -46,10 +46,10 @@ pub(super) const JUMP: &str = "fire it, all at once";
 pub(super) const STEPS: &str = "fire it, one by one";
 const PUSH: &str = "a push";
 
-/// What a line must keep of each at least.
+/// The least that a queue must keep of each operation.
 type Kept = [u64; 4];
 
-/// Nanoseconds of each thing, by round.
+/// Nanoseconds of each part, by round.
 #[derive(Default)]
 struct Rounds {
     queue: Vec<f64>,
@@ -59,7 +59,7 @@ struct Rounds {
     call: Vec<f64>,
 }
 
-/// Rounds of all of it, with so many operations in the line.
+/// Measures rounds of all parts, with so many operations in the queue.
 pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, time: Duration) -> Result<[Figure; 3]> {
     let thresholds = order.thresholds(count);
     let mut kept: Vec<Kept> = vec![[0; 4]; thresholds.len()];
@@ -83,7 +83,7 @@ pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, 
     ])
 }
 
-/// Queues all, then lets the counter jump; queues all again, then counts.
+/// Queues all, then raises the counter to the end at once; queues all again, then counts one by one.
 fn round(domain: &Domain, clock: &Clock, thresholds: &[u64], rounds: &mut Rounds) -> Result<()> {
     let (count, done) = (thresholds.len() as u64, Counter::new());
     let queue = |trigger: &Counter| {
@@ -119,7 +119,7 @@ pub(super) fn call_ns(clock: &Clock) -> f64 {
     rounds.summary().map_or(0.0, |summary| summary.p50)
 }
 
-/// The limit of queueing: what is to be kept is written behind what is there, in memory that is there.
+/// The limit of queueing: appends the necessary data to memory that is allocated already.
 fn push(kept: &mut Vec<Kept>, thresholds: &[u64]) {
     kept.clear();
     for &threshold in thresholds {
@@ -128,7 +128,7 @@ fn push(kept: &mut Vec<Kept>, thresholds: &[u64]) {
     black_box(kept);
 }
 
-/// The limit of firing: whoever counts calls what waited.
+/// The limit of firing: the counting thread calls the operations that waited.
 fn call(count: u64) {
     let mut done = 0;
     for _ in 0..count {

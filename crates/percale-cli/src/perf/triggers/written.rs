@@ -1,7 +1,7 @@
-//! Sends that a store sets off: of a thread on one processor, while another makes progress for the sender, or of a device's stream.
+//! Sends that start when a variable is written: by a thread on one processor, while another makes progress for the sender, or by a device's stream.
 //!
-//! Timed is from before the store until the message has come back to whoever stored. The limit is the same with nothing
-//! around it: the other processor sees the store and writes a line that the first one looks at.
+//! The time is measured from before the store until the message has come back to the storing thread. The limit is the bare exchange: the other
+//! processor sees the store and writes a line that the first one polls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ const LINES: &str = "seen and answered";
 /// Messages of a batch.
 const BATCH: u64 = AHEAD;
 
-/// Who stores.
+/// The writer of a variable.
 #[derive(Clone, Copy)]
 enum Writer {
     Thread,
@@ -62,7 +62,7 @@ pub(super) fn measure(clock: &Clock, time: Duration) -> Result<[Figure; 2]> {
     Ok([thread, stream])
 }
 
-/// The variables of a batch, from who posts to who stores.
+/// The variables of a batch, from the posting thread to the storing one.
 type Batch = Mutex<Vec<Variable>>;
 
 fn figure(what: &'static str, writer: Writer, clock: &Clock, time: Duration) -> Result<Figure> {
@@ -90,7 +90,7 @@ fn figure(what: &'static str, writer: Writer, clock: &Clock, time: Duration) -> 
     Ok(Figure { bytes: Some(8), ..Figure::of(what, sent, 1) }.beside(LINES, limit_ns))
 }
 
-/// Stores, batch by batch, and times each until `come` says that what it set off is here.
+/// Writes the variables, batch by batch, and times each until `come` returns that the message has arrived.
 fn stores(
     writer: Writer,
     batch: &Batch,
@@ -122,7 +122,7 @@ fn stores(
     Ok(samples)
 }
 
-/// Gives whoever stores a batch of variables.
+/// Gives the storing thread a batch of variables.
 fn hand_over(domain: &Domain, writer: Writer, batch: &Batch) -> Result<Vec<Variable>> {
     let variables: Vec<Variable> = (0..BATCH).map(|_| writer.variable(domain)).collect::<Result<_>>()?;
     batch.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&variables);

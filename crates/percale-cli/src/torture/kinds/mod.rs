@@ -17,23 +17,23 @@ pub(super) use special::{Chunks, Heap, Library, Segment, Stack};
 /// A kind of memory.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// Which operations it can take.
+    /// The properties that operations may require.
     pub(super) traits: &'static [Trait],
-    /// Makes some.
+    /// Makes memory of this kind.
     ///
     /// # Errors
     /// Why there is none here.
     pub(super) make: fn() -> io::Result<Memory>,
 }
 
-/// What operations ask of memory.
+/// The properties of memory that operations require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trait {
-    /// Nothing but the torture has the addresses: anything can be mapped there.
+    /// Only the torture uses the addresses: anything can be mapped there.
     Own,
     /// mmap(2) alone makes it, at any address.
     Mapped,
-    /// There are pages of a file below that others can take away.
+    /// The pages are those of a file, from which other processes can remove them.
     File,
     /// More than one mapping of the same pages.
     Shared,
@@ -41,12 +41,12 @@ pub(super) enum Trait {
     Segment,
     Heap,
     Stack,
-    /// malloc has mapped it on purpose.
+    /// malloc has mapped it separately.
     BigChunk,
-    /// malloc has it among others.
+    /// malloc has it among other chunks.
     SmallChunk,
     Library,
-    /// A lock on the mapping keeps most operations off.
+    /// Most operations are not possible on a locked mapping.
     Sealed,
 }
 
@@ -107,7 +107,7 @@ fn transparent() -> io::Result<Memory> {
     Ok(memory)
 }
 
-/// Whether the mapping at `start` has huge pages, as /proc/self/smaps tells.
+/// Whether the mapping at `start` has huge pages, according to /proc/self/smaps.
 fn is_huge(start: u64) -> io::Result<bool> {
     let text = std::fs::read_to_string("/proc/self/smaps")?;
     let mapping = text.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
@@ -115,7 +115,7 @@ fn is_huge(start: u64) -> io::Result<bool> {
     Ok(huge.is_some_and(|size| !size.trim_start().starts_with("0 ")))
 }
 
-/// Memory of a file that is empty until now.
+/// Makes memory of a file that is empty so far.
 fn of_file(shape: Shape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
     rustix::fs::ftruncate(&file, shape.bytes())?;
     Memory::mapped(shape, flags, Some(file))
@@ -135,7 +135,7 @@ fn memfd_sealed() -> io::Result<Memory> {
 /// statfs(2)'s name for tmpfs.
 const TMPFS: i64 = 0x0102_1994;
 
-/// A file without a name, with its pages written, in a directory of the right sort.
+/// Makes a file without a name, with its pages written, in a directory on tmpfs or not.
 fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
@@ -167,7 +167,7 @@ fn dev_zero(flags: i32) -> io::Result<Memory> {
     Ok(memory)
 }
 
-/// Checked first, since without huge pages a mapping may be made and its use ends the process.
+/// Checked first: without huge pages a mapping may succeed, and its use ends the process.
 fn huge_pages() -> io::Result<()> {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")?;
     // Mapped, moved, and mapped again.
@@ -197,7 +197,7 @@ fn sealed() -> io::Result<Memory> {
     let shape = Shape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
-    // Nobody has it again: it is not to be looked into any more.
+    // The addresses are never reused, and the memory is not to be accessed any more.
     std::mem::forget(sealed);
     Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
 }

@@ -1,4 +1,4 @@
-//! Memory that mmap(2) alone does not make.
+//! Memory that is made by other means than mmap(2) alone.
 
 #![expect(unsafe_code, reason = "asks malloc, brk, shmget and dlopen for memory; each block states why it is sound")]
 
@@ -20,7 +20,7 @@ fn adopted(address: u64, origin: Origin) -> io::Result<Memory> {
     Ok(Memory::adopted(range(start, shape.bytes())?, shape.registered(start)?, origin))
 }
 
-/// A System V segment, which goes when nobody has it attached.
+/// A System V segment, which is destroyed when no process has it attached.
 pub(in crate::torture) struct Segment(c_int);
 
 impl Segment {
@@ -40,12 +40,12 @@ impl Segment {
         Ok(memory)
     }
 
-    /// Its number.
+    /// The segment's number.
     pub(in crate::torture) fn id(&self) -> c_int {
         self.0
     }
 
-    /// shmdt(2) of one that is attached at `at`, which is of a lot.
+    /// shmdt(2) of a segment that is attached at `at`, in a lot.
     pub(in crate::torture) fn detach(at: Range) -> io::Result<()> {
         let address = std::ptr::without_provenance::<c_void>(at.start() as usize);
         // SAFETY: a segment that is attached in a lot, in which no value lies.
@@ -62,7 +62,7 @@ impl Drop for Segment {
 
 /// Memory between malloc's and the program break.
 pub(in crate::torture) struct Heap {
-    /// The break before and after.
+    /// The program break before and after.
     range: Range,
 }
 
@@ -90,7 +90,7 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if program_break() == self.range.end() {
-            // What cannot be given back stays.
+            // Memory that cannot be returned stays.
             set_break(self.range.start()).ok();
         }
     }
@@ -101,7 +101,7 @@ fn program_break() -> u64 {
     unsafe { libc::sbrk(0) }.addr() as u64
 }
 
-/// brk(2), through the C library, which must know.
+/// brk(2), through the C library, which must know the break.
 fn set_break(to: u64) -> io::Result<()> {
     // SAFETY: the break moves only within what the caller has added to it, in which no value lies.
     if unsafe { libc::brk(std::ptr::without_provenance_mut(to as usize)) } == 0 {
@@ -111,7 +111,7 @@ fn set_break(to: u64) -> io::Result<()> {
     }
 }
 
-/// Gives malloc room below the break, so that it does not move it for a while.
+/// Gives malloc room below the break, so that it does not move the break for a while.
 fn calm_malloc() {
     #[cfg(target_env = "gnu")]
     // SAFETY: changes what malloc does with memory that is free.
@@ -119,15 +119,16 @@ fn calm_malloc() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30)
     };
     map_from(32 << 20);
-    // The compiler would leave out what is only taken and given back.
+    // The compiler would remove an allocation that is only freed.
     // SAFETY: any size may be asked for.
     let room = std::hint::black_box(unsafe { libc::malloc(8 << 20) });
-    // SAFETY: it is what malloc gave, or null, and nobody else has it.
+    // SAFETY: it is what malloc returned, or null, and has no other user.
     unsafe { libc::free(room) };
     map_from(128 << 10);
 }
 
-/// From so many bytes on malloc maps a chunk apart. It would raise the bound by itself whenever one is freed.
+/// Sets the size from which on malloc maps a chunk separately. By default it raises that bound itself whenever such a
+/// chunk is freed.
 fn map_from(bytes: c_int) {
     #[cfg(target_env = "gnu")]
     // SAFETY: changes what malloc does when it is asked the next time.
@@ -138,7 +139,7 @@ fn map_from(bytes: c_int) {
     let _ = bytes;
 }
 
-/// A thread that waits, and whose stack is not used below.
+/// A waiting thread, with a stack that is unused below.
 pub(in crate::torture) struct Stack(Option<(Sender<()>, JoinHandle<()>)>);
 
 /// More than a C library keeps of the stacks of threads that have ended.
@@ -150,7 +151,7 @@ impl Stack {
         let (end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(move || {
             let here = 0_u8;
-            // Whether it is heard: who does not listen has gone.
+            // The receiver may be gone: then the address is not needed.
             address_out.send((&raw const here).addr()).ok();
             ended.recv().ok();
         })?;
@@ -158,11 +159,11 @@ impl Stack {
         adopted((here - STACK / 2) as u64, Origin::Stack(Self(Some((end, thread)))))
     }
 
-    /// The thread ends; its stack goes.
+    /// Ends the thread, which frees its stack.
     pub(in crate::torture) fn end(&mut self) {
         if let Some((end, thread)) = self.0.take() {
             drop(end);
-            // It cannot panic.
+            // The thread cannot panic.
             thread.join().ok();
         }
     }
@@ -174,9 +175,9 @@ impl Drop for Stack {
     }
 }
 
-/// What malloc lent.
+/// Chunks that malloc returned.
 pub(in crate::torture) struct Chunks {
-    /// Their addresses: numbers, so that any thread may have them.
+    /// Their addresses, as numbers, so that any thread may have them.
     chunks: Vec<usize>,
     bytes: usize,
 }
@@ -213,7 +214,7 @@ impl Chunks {
     /// free(3) of all.
     pub(in crate::torture) fn free(&mut self) {
         for chunk in self.chunks.drain(..) {
-            // SAFETY: it is what malloc gave, and nobody else has it.
+            // SAFETY: it is what malloc returned, and has no other user.
             unsafe { libc::free(std::ptr::with_exposed_provenance_mut(chunk)) };
         }
     }
@@ -238,7 +239,7 @@ impl Chunks {
     /// realloc(3) of the one chunk to twice its size.
     pub(in crate::torture) fn grow(&mut self) {
         for chunk in &mut self.chunks {
-            // SAFETY: it is what malloc gave, and nobody else has it.
+            // SAFETY: it is what malloc returned, and has no other user.
             let grown = unsafe { libc::realloc(std::ptr::with_exposed_provenance_mut(*chunk), 2 * self.bytes) };
             if !grown.is_null() {
                 *chunk = grown.expose_provenance();
@@ -253,10 +254,10 @@ impl Drop for Chunks {
     }
 }
 
-/// A library that was loaded for this: its handle, 0 once it is closed.
+/// A library that was loaded for a test: its handle, 0 once it is closed.
 pub(in crate::torture) struct Library(usize);
 
-/// Small ones that a C library brings along and that nobody has loaded.
+/// Small libraries that come with a C library and are not loaded.
 const LIBRARIES: [&std::ffi::CStr; 4] =
     [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libanl.so.1", c"libutil.so.1"];
 
@@ -281,7 +282,7 @@ impl Library {
     pub(in crate::torture) fn close(&mut self) {
         let handle = std::mem::take(&mut self.0);
         if handle != 0 {
-            // SAFETY: what dlopen gave, once; nobody calls anything of it.
+            // SAFETY: what dlopen returned, once; nothing of it is called.
             unsafe { libc::dlclose(std::ptr::with_exposed_provenance_mut(handle)) };
         }
     }
@@ -293,7 +294,7 @@ impl Drop for Library {
     }
 }
 
-/// Where the writable pages of a loaded library are.
+/// The addresses of the writable pages of a loaded library.
 fn data_of(name: &str) -> io::Result<Option<Range>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
     let line = text.lines().find(|line| line.ends_with(name) && line.contains(" rw-p "));

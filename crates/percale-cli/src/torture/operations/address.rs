@@ -128,13 +128,13 @@ pub(super) const ALL: &[Operation] = &[
     }),
 ];
 
-/// A page of the same mapping that is not registered.
+/// Unmaps a page of the same mapping that is not registered.
 fn munmap_next(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let next = range(memory.registered.end(), memory.unit)?;
     memory.lot.unmap(next)
 }
 
-/// Other memory of the same kind, moved to where this was.
+/// Moves other memory of the same kind to the addresses of this.
 fn mremap_onto(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let from = range(memory.spare()?[1].start(), memory.registered.len())?;
     if matches!(memory.origin, Origin::Segment(_)) {
@@ -148,12 +148,12 @@ fn mremap_onto(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     memory.lot.remap(from, from.len(), 0, Some(memory.registered)).map(drop)
 }
 
-/// Into addresses behind it that are free.
+/// Grows the mapping into free addresses behind it.
 fn mremap_grow(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let [behind, _] = memory.spare()?;
     memory.lot.unmap(behind)?;
     let grown = memory.lot.remap(memory.whole, memory.whole.len() + memory.unit, 0, None);
-    // Whoever asks for memory must not be given addresses of the lot.
+    // New mappings must not get addresses of the lot.
     let rest = range(behind.start() + memory.unit, behind.len() - memory.unit)?;
     memory.lot.map(rest, libc::PROT_NONE, ANONYMOUS | MAP_FIXED_NOREPLACE, None)?;
     grown.map(drop)

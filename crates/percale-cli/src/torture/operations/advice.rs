@@ -13,7 +13,7 @@ use crate::torture::memory::{Memory, Origin};
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 
-/// Of <linux/mempolicy.h>: pages that are elsewhere are to move.
+/// Of <linux/mempolicy.h>: move pages that are on other nodes.
 const MPOL_MF_MOVE: usize = 1 << 1;
 
 /// Advice on what is registered.

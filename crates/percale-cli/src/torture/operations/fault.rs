@@ -1,4 +1,4 @@
-//! What the program's own userfaultfd(2) does.
+//! Operations of the program's own userfaultfd(2).
 #![expect(unsafe_code, reason = "ioctls of userfaultfd; each block states why it is sound")]
 
 use std::io;
@@ -37,7 +37,7 @@ const UFFDIO_MOVE: libc::c_ulong = 0xc028_aa05;
 const UFFD_API: u64 = 0xaa;
 const REGISTER_MODE_MISSING: u64 = 1;
 
-/// Brings in the pages that are missing in a range, until it is dropped.
+/// Provides the pages that are missing in a range, until it is dropped.
 struct Handler {
     descriptor: OwnedFd,
     range: Range,
@@ -50,7 +50,7 @@ impl Handler {
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: it is new, and has no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
         let handler = Self { descriptor, range };
         handler.ask(UFFDIO_API, &mut [UFFD_API, 0, 0])?;
@@ -77,8 +77,8 @@ impl Handler {
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        // That it is closed does not suffice: a fork has a copy of the descriptor, and nobody brings in pages any more. It fails where the range
-        // was not registered.
+        // Closing it is not sufficient: a fork has a copy of the descriptor, and faults are not handled any more. This fails where the range was not
+        // registered.
         self.ask(UFFDIO_UNREGISTER, &mut [self.range.start(), self.range.len()]).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to the file below, by whomever.
+//! Changes to the underlying file, by this or another process.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What can happen to memory, as data.
+//! The operations on memory, as data.
 
 mod address;
 mod advice;
@@ -17,21 +17,21 @@ use super::memory::Memory;
 use super::ring::Ring;
 pub(super) use process::Fork;
 
-/// Something that a program may do.
+/// An operation that a program may do.
 pub(super) struct Operation {
     pub(super) name: &'static str,
-    /// What the memory must be for it.
+    /// The properties that the memory must have.
     pub(super) needs: &'static [Trait],
     /// Does it.
     ///
     /// # Errors
-    /// The kernel does not do it to this memory, or does not know it.
+    /// The kernel rejects it for this memory, or does not know it.
     pub(super) apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
-    /// How it is done, where that matters to those who run it.
+    /// How it is done, where that matters to the code that runs it.
     pub(super) way: Way,
 }
 
-/// Which.
+/// The ways in which operations are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
@@ -39,7 +39,7 @@ pub(super) enum Way {
     Call,
     /// By this process, with more around it.
     Once,
-    /// By this process, for which it maps memory where the kernel likes.
+    /// By this process, which maps memory for it at an address of the kernel's choice.
     Maps,
     /// By another process.
     Other,
@@ -47,7 +47,7 @@ pub(super) enum Way {
     Worker,
 }
 
-/// What operations work with.
+/// The means that operations use.
 pub(super) struct Tools {
     pub(super) ring: Ring,
     pub(super) mappings: Mappings,
@@ -55,7 +55,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// For these operations. Nothing is to be started or mapped later, while memory is registered.
+    /// Makes the tools for operations of this way. Nothing must be started or mapped later, while memory is registered.
     pub(super) fn for_way(way: Way) -> io::Result<Self> {
         let hand = if way == Way::Other { Some(Hand::start()?) } else { None };
         Ok(Self { ring: Ring::new()?, mappings: Mappings::open()?, hand })
@@ -73,7 +73,7 @@ impl Operation {
         all().find(|operation| operation.name == name)
     }
 
-    /// Whether this kind of memory can take it.
+    /// Whether it is possible on this kind of memory.
     pub(super) fn suits(&self, kind: &Kind) -> bool {
         self.needs.iter().all(|needed| kind.traits.contains(needed))
     }

@@ -1,4 +1,4 @@
-//! Other processes and threads, writes by every way, locks on everything.
+//! Other processes and threads, writes by all means, locks on everything.
 
 #![expect(unsafe_code, reason = "forks and locks memory; each block states why it is sound")]
 
@@ -27,7 +27,7 @@ pub(super) const ALL: &[Operation] = &[
         child.wait()
     }),
     any("fork, parent writes", Way::Once, |memory, _| {
-        // The child lives until the parent has written, which it does to look at the memory.
+        // The child lives until the parent has written, which it does to check the memory.
         let child = Fork::that_waits(memory)?;
         memory.children.push(child);
         Ok(())
@@ -84,7 +84,7 @@ impl Fork {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // One that waits ends with its parent, however that ends.
+                // A waiting child ends with its parent, for whatever reason the parent ends.
                 // SAFETY: asks for a signal; touches no memory.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 // SAFETY: asks for a number.
@@ -158,7 +158,7 @@ pub(super) fn truncate_by_handle(file: BorrowedFd<'_>) -> io::Result<()> {
     if opened < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and has no other owner.
     drop(unsafe { OwnedFd::from_raw_fd(opened as i32) });
     Ok(())
 }

@@ -17,30 +17,30 @@ use crate::torture::memory::{Memory, Origin};
 use crate::torture::operations::{Tools, Way};
 use crate::torture::oracle::Seen;
 
-/// What a thread that changes memory has, apart from that.
+/// The additional state of a thread that changes memory.
 pub(super) struct Hands {
     pub(super) tools: Tools,
-    /// Another thread, which unmaps.
+    /// A channel to another thread, which unmaps.
     pub(super) unmap: Sender<Lot>,
     pub(super) unmapped: Receiver<io::Result<()>>,
 }
 
-/// After so many changes a region moves to other addresses.
+/// The number of changes after which a region moves to other addresses.
 const MOVES: u64 = 16;
 
 /// How long a munmap(2) may take: it waits for some monitors.
 const MUNMAP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long after a change that happens once in a run the region is left alone, so that others see what came of it.
+/// How long a region is left unchanged after a change that happens once in a run, so that other threads see its effect.
 const REST: Duration = Duration::from_millis(2);
 
-/// What can be done to a region.
+/// The possible changes of a region.
 enum Change {
-    /// It is made anew, at other addresses.
+    /// It is made again, at other addresses.
     Anew,
     /// Another thread unmaps it while this one maps it again.
     Between,
-    /// What was submitted before the caches were opened.
+    /// A request that was submitted before the caches were opened.
     Pending(Box<Pending>),
     /// One of its operations.
     Operation(usize),
@@ -69,7 +69,7 @@ impl Change {
         }
     }
 
-    /// What [`Region::last`] calls it.
+    /// The number of the change in [`Region::last`].
     fn number(&self) -> usize {
         match self {
             Self::Anew => MADE_ANEW,
@@ -125,7 +125,7 @@ impl Arena<'_> {
         if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
     }
 
-    /// One of the region's operations.
+    /// Does one of the region's operations.
     fn operate(
         &self,
         region: &Region,
@@ -135,19 +135,19 @@ impl Arena<'_> {
         hands: &mut Hands,
     ) -> io::Result<()> {
         memory.children.clear();
-        // What the kernel does not do to such memory changes nothing.
+        // An operation that the kernel rejects for such memory changes nothing.
         (region.operations[which].apply)(memory, &mut hands.tools).ok();
         memory.give_rights_back()?;
         let again = region.moves() && thread.dice.once_in(4);
         if (hands.tools.mappings.of(memory.whole)?.is_none() || again) && memory.establish(0).is_err() {
-            // It was sealed.
+            // The memory was sealed.
             self.make_anew(region, memory)?;
         }
         Ok(())
     }
 }
 
-/// Looks up the whole registered part, which no thread changes now, and checks that the registration is of the pages that are there.
+/// Looks up the whole registered part, which no thread changes now, and checks that the registration is of the current pages.
 fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io::Result<()> {
     let page = memory.page(thread.dice.below(memory.pages()))?;
     let lane = thread.dice.of(&thread.lanes);

@@ -1,4 +1,4 @@
-//! What may become of a process that has a cache: it has an ancestor's process id, its descriptors are closed, signals interrupt it.
+//! Events in the life of a process that has a cache: it has an ancestor's process ID, its descriptors are closed, signals interrupt it.
 #![expect(unsafe_code, reason = "forks, closes descriptors and sends signals; each block states why it is sound")]
 
 use std::io::{self, Read, Write};
@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Runs `work` in a descendant of this process, which must be its only thread, that has the process id of one of its ancestors. That
-/// ancestor has done `before`.
+/// Runs `work` in a descendant of this process, which must have only this thread. The descendant has the process ID of one of its ancestors, which
+/// has done `before`.
 ///
 /// # Errors
 /// PermissionDenied if the kernel does not let this process have PID namespaces.
@@ -65,7 +65,8 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
     }
 }
 
-/// Whether somebody holds the other end: a parent that has ended before it was to be told of does not.
+/// Whether the other end is open in some process: it is not if the parent ended before this process's parent-death
+/// signal was set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
@@ -93,12 +94,12 @@ pub(super) fn close(numbers: &[RawFd]) {
     }
 }
 
-/// Threads that are interrupted.
+/// The threads that are interrupted.
 #[derive(Default)]
 pub(super) struct Interrupted(Mutex<Vec<libc::pid_t>>);
 
 impl Interrupted {
-    /// The calling thread is one of them from here on.
+    /// Adds the calling thread.
     pub(super) fn join(&self) {
         let thread = rustix::thread::gettid().as_raw_pid();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
@@ -114,7 +115,7 @@ impl Interrupted {
     }
 }
 
-/// Has the signal let other threads run.
+/// Makes the signal's handler yield to other threads.
 pub(super) fn give_way_on_signals() {
     // SAFETY: the handler sleeps, which a handler may.
     unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };

@@ -11,10 +11,10 @@ use crate::lot::range;
 use crate::torture::memory::Shape;
 use crate::torture::oracle::Seen;
 
-/// Uses that a thread has at a time, besides the one that it looks at.
+/// The number of uses that a thread holds at a time, besides the one that it checks.
 const HELD: usize = 3;
 
-/// A use that a thread keeps while it has others.
+/// A use that a thread holds while it has others.
 struct Kept {
     lane: usize,
     used: Use,
@@ -23,7 +23,7 @@ struct Kept {
 }
 
 impl Arena<'_> {
-    /// Uses parts of regions, as a thread of a program does, and checks what it is given.
+    /// Uses parts of regions, as a thread of a program does, and checks the registrations.
     pub(super) fn use_and_look(&self, thread: &mut Thread) -> io::Result<Tally> {
         self.interrupted.join();
         let Shape { unit, registered: pages, .. } = Shape::small();
@@ -39,7 +39,7 @@ impl Arena<'_> {
             let part = range(start + first * unit, some * unit)?;
             let access = *thread.dice.of(&rights);
             let lane = thread.dice.below(thread.lanes.len() as u64) as usize;
-            // The same again is a hit, mostly.
+            // Most repetitions are hits.
             for _ in 0..1 + thread.dice.below(8) {
                 thread.tally.uses += 1;
                 // There may be a hole just now.
@@ -49,7 +49,7 @@ impl Arena<'_> {
                     std::hint::spin_loop();
                 }
                 let address = part.start() + thread.dice.below(some) * unit + 8 * thread.number;
-                // Looking takes longer than finding.
+                // A check takes longer than a look-up.
                 let settled = begun.is_multiple_of(2) && thread.dice.once_in(3);
                 let current = settled.then(|| thread.eye.is_word_current(Seen::of(&used).slot, address));
                 let after = region.name_of_last();

@@ -1,4 +1,4 @@
-//! What a run of threads does besides what every run does.
+//! Additional events in a run of threads.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(in crate::torture) struct Mix {
     pub(in crate::torture) ways: Vec<Way>,
     /// Caches of the process, with the same monitor.
     pub(in crate::torture) caches: u64,
-    /// Registrations that each keeps at most.
+    /// The most registrations of each cache.
     pub(in crate::torture) most: u32,
     pub(in crate::torture) merging: bool,
     /// Threads that look up are interrupted by signals, wherever they are.
@@ -43,7 +43,7 @@ impl Mix {
         }
     }
 
-    /// One of many.
+    /// Draws a mix.
     pub(in crate::torture) fn draw(dice: &mut Dice) -> Self {
         let mut ways = vec![Way::Call];
         if dice.once_in(2) {
@@ -52,7 +52,7 @@ impl Mix {
         if dice.once_in(2) {
             ways.push(Way::Other);
         }
-        // After one of these some monitors keep nothing.
+        // After one of these, some monitors keep nothing.
         if dice.once_in(6) {
             ways.push(Way::Worker);
         }

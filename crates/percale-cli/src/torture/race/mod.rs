@@ -1,16 +1,14 @@
-//! Threads that change memory while others use it and check what they were given.
+//! Threads that change memory while others use it and check the registrations that they get.
 //!
-//! Keys must be those of a registration that holds what was asked for, whatever happens meanwhile. Pages are looked at more
-//! closely: a use that begins before a change may see the old pages, and so may one that begins while the change is under way.
-//! Each region therefore counts its changes: odd while one is under way. A look counts only if the number was even and the
-//! same before the look-up and after the look: all that happened to the region had returned before, and nothing came
-//! between.
+//! Keys must be those of a registration that holds the requested range, whatever happens meanwhile. Pages need a finer rule: a use that begins before
+//! a change may see the old pages, and so may one that begins while the change is in progress. Each region therefore counts its changes: the number
+//! is odd while one is in progress. A check counts only if the number was even and the same before the look-up and after the check: all changes of
+//! the region had returned before, and none came between.
 //!
-//! One change is looked at closer: a thread that finds the hole which another's munmap(2) has made, before that call
-//! returns, and maps it anew, must not be given the old registration.
+//! One case is checked more strictly: a thread that finds the hole that another's munmap(2) has made, before that call returns, and maps it again,
+//! must not get the old registration.
 //!
-//! While there are holes nothing may map memory but what means to: all threads are started, and have what they need,
-//! before the first change.
+//! While there are holes, no code may map memory unintentionally: all threads are started, and have what they need, before the first change.
 
 mod change;
 mod life;
@@ -45,51 +43,51 @@ use region::{Region, races};
 /// Regions for each thread.
 const REGIONS: u64 = 3;
 
-/// How long, how many, and which.
+/// The parameters of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) milliseconds: u64,
-    /// That change memory, and as many that use it.
+    /// The number of threads that change memory, and of those that use it.
     pub(super) threads: u64,
     pub(super) seed: u64,
     pub(super) mix: Mix,
 }
 
-/// What was done and seen.
+/// The counts of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
     /// Changes of memory.
     pub(super) changes: u64,
     /// Uses of the cache.
     pub(super) uses: u64,
-    /// Uses that were served by a registration of before.
+    /// Uses for which an existing registration was returned.
     pub(super) hits: u64,
-    /// Uses whose pages were checked, with no change meanwhile.
+    /// Uses with checked pages, with no change meanwhile.
     pub(super) checked: u64,
-    /// Checked uses whose registration was of other pages.
+    /// Checked uses with a registration of other pages.
     pub(super) stale: u64,
-    /// After which change, and how often.
+    /// The changes before the stale uses, with their counts.
     pub(super) after: BTreeMap<String, u64>,
-    /// Uses that were given keys of something else.
+    /// Uses that got keys of another registration.
     pub(super) wrong_keys: u64,
-    /// The first of those.
+    /// The first of these.
     pub(super) wrong_key: Option<String>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Arena<'a> {
     subjects: &'a [Subject],
     oracle: &'a Oracle,
     monitor: &'a Monitor,
     regions: &'a [Region],
     interrupted: Interrupted,
-    /// All threads run: a thread maps memory before it does.
+    /// Passed when all threads run: a thread maps memory before that.
     begin: Barrier,
     time: Duration,
     failed: AtomicBool,
 }
 
-/// What each thread has of its own.
+/// The state of each thread.
 struct Thread {
     number: u64,
     dice: Dice,
@@ -100,7 +98,7 @@ struct Thread {
     deadline: Instant,
 }
 
-/// Runs the threads with a cache that is open, and nothing besides.
+/// Runs the threads with an open cache, without additional events.
 pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Oracle) -> io::Result<Tally> {
     let regions = regions(plan, monitor, oracle)?;
     threads(plan, monitor, std::slice::from_ref(subject), oracle, &regions, &[])
@@ -109,7 +107,7 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
 /// Opens caches and runs the threads, with all that the plan's mix has. For a process that has this thread alone.
 ///
 /// # Errors
-/// Also those of the monitor, if it is not to be had here.
+/// Those of the monitor, if it is not available here.
 pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
     if !plan.mix.descendant {
         return alone(plan, monitor, device);
@@ -142,7 +140,7 @@ fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<T
     opened.retain(|number| mix.closes && !before.contains(number));
     let tally = threads(plan, monitor, &subjects, &oracle, &regions, &opened);
     if mix.closes {
-        // Their numbers may be others' by now.
+        // The descriptors' numbers may belong to others by now.
         std::mem::forget(subjects);
     }
     tally
