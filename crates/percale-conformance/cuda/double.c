@@ -1,8 +1,9 @@
 /* A CUDA driver without a device: the functions that percale calls, over ordinary memory.
  *
- * "Device" memory is a memfd mapped twice: where the program sees it nobody may read or write it, so whoever touches it with instructions of
- * the processor crashes (and the kernel, asked to, says EFAULT); the driver has a mapping of its own. Copies wait in their streams until
- * somebody asks about them: a query does one and says "not yet", so whoever does not wait gets old bytes. Two devices, each with its own memory.
+ * "Device" memory is a memfd mapped twice. The program's mapping can be neither read nor written (PROT_NONE), so code that touches it with
+ * instructions of the processor crashes, and system calls on it fail with EFAULT; the driver has a mapping of its own. Copies wait in their
+ * streams until an event is queried or a stream is synchronized: a query performs one copy and returns "not ready", so a caller that does not
+ * wait gets old bytes. There are two devices, each with its own memory.
  *
  * Handles for other processes name the memfd by process and descriptor. Unlike a driver's, they are only good while that process lives.
  */
@@ -95,7 +96,7 @@ CUresult cuGetErrorString(CUresult code, const char **text) {
 CUresult cuDeviceGetCount(int *count) { if (!initialized) return NOT_INITIALIZED; *count = DEVICES; return OK; }
 CUresult cuDeviceGet(int *device, int ordinal) {
     if (ordinal < 0 || ordinal >= DEVICES) return INVALID_VALUE;
-    *device = 100 + ordinal; /* no ordinal, so that nobody mistakes it for one */
+    *device = 100 + ordinal; /* differs from every ordinal, so that a mix-up of the two is noticed */
     return OK;
 }
 CUresult cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "double %d", device - 100); return OK; }

@@ -12,11 +12,11 @@
 //!   a round trip. It holds what such a switch cannot do without (a write that wakes, a read that sleeps), and nothing
 //!   is subtracted.
 //!
-//! A ring that wastes nothing takes about `two + switch` for a hop: the message, and the turn of whoever gets it. The
-//! ratio says how far percale's blocking waits are from that. Every hop verifies the token, which counts the hops. The
-//! program fails where the token is wrong or nothing moves for two minutes, never for being slow.
+//! A ring that wastes nothing takes about `two + switch` for a hop: the message, and the switch to the process that
+//! gets it. The ratio shows how far percale's blocking waits are from that. Every hop verifies the token, which counts
+//! the hops. The program fails if the token is wrong or if nothing moves for two minutes, never for being slow.
 //!
-//! With `--idle` all processes wait for a token that does not come, and the processor time that they take is reported.
+//! With `--idle` all processes wait for a token that never arrives, and their processor time is reported.
 
 use std::time::Duration;
 

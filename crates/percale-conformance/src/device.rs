@@ -1,8 +1,8 @@
 //! Memory of devices, and the driver that tests run on.
 //!
-//! Tests of devices run in processes of their own: the driver's library is named by a variable of the environment, and whoever touches a device's memory
-//! with instructions of the processor dies. Where `PERCALE_CUDA_LIBRARY` names a library it is that one; else the machine's, if it finds a
-//! device; else the double (`cuda/double.c`), compiled here. Each test says which one it ran on.
+//! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process that touches device
+//! memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library, the tests use that one; otherwise the
+//! machine's, if it finds a device; otherwise the double (`cuda/double.c`), compiled here. Each test prints which one it ran on.
 
 #![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
 
@@ -287,7 +287,7 @@ pub fn register_segment<F: Fabric>(
 }
 
 impl<F: Fabric> Mesh<F> {
-    /// Posts a write, or a read, whose local memory may be a device's.
+    /// Posts a write or a read. The local memory may be device memory.
     #[track_caller]
     pub fn access_device(&self, from: usize, write: bool, work: RmaWork) -> u64 {
         let work = RmaWork { flags: work.flags | OpFlags::DEVICE, ..work };
@@ -303,7 +303,7 @@ impl<F: Fabric> Mesh<F> {
         work.context
     }
 
-    /// Posts an atomic operation whose local memory may be a device's.
+    /// Posts an atomic operation. The local memory may be device memory.
     #[track_caller]
     pub fn atomic_device(&self, from: usize, work: AtomicWork) -> u64 {
         let work = AtomicWork { context: self.context(), flags: work.flags | OpFlags::DEVICE, ..work };

@@ -10,7 +10,7 @@ use percale::{Domain, Info, TransportKind, Trust};
 pub trait Fabric: Sized {
     /// Its name, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;
-    /// Whether an endpoint has nobody but itself.
+    /// Whether an endpoint can reach only itself.
     const ALONE: bool = false;
     /// Whether descriptors and other threads play a part; a simulated network has its own clock and none of them.
     const REAL: bool = true;

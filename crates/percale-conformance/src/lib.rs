@@ -1,7 +1,7 @@
 //! One conformance suite for every transport.
 //!
 //! * [`fabric`]: a transport under test, and how its domains are opened
-//! * [`mesh`]: endpoints of one process that are driven together, and what they reported
+//! * [`mesh`]: endpoints of one process that are driven together, and their reports
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
 //! * [`denial`]: system calls that the system refuses
@@ -14,7 +14,7 @@
 //! * [`ring`]: a token that goes round many processes
 //! * [`search_processes`]: the random tester with several processes
 //! * [`search`]: random operations and events of lives, against a model
-//! * [`watchdog`]: what ends a test that hangs
+//! * [`watchdog`]: aborts a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
 //! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
@@ -44,7 +44,7 @@ pub fn long() -> bool {
     std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0")
 }
 
-/// Says loudly that a test cannot be done here, and why.
+/// Prints that a test cannot be done here, and why.
 pub fn skipped(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
 }

@@ -58,7 +58,7 @@ pub fn mappings() -> Vec<String> {
     maps.lines().filter(shared).map(str::to_owned).collect()
 }
 
-/// Allows this process as many descriptors as it may have, and says how many.
+/// Raises this process's limit of descriptors to the hard limit, and returns that.
 ///
 /// # Panics
 /// If the system refuses that.

@@ -1,6 +1,6 @@
 //! Memory for raw operations, and contents that can be verified.
 //!
-//! [`Memory`] is never freed: an operation may use it for as long as it likes, whatever its test does. So posting
+//! [`Memory`] is never freed: an operation may use it for any length of time, whatever its test does. So posting
 //! from it is always sound, and the suite needs `unsafe` only here and where it posts. It is read and written through
 //! its pointer alone, by the thread that drives the endpoints.
 
@@ -65,7 +65,7 @@ impl Memory {
     pub fn mapped(bytes: &[u8]) -> Self {
         let (allowed, private) =
             (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::PRIVATE);
-        // SAFETY: a new mapping, at an address that nobody uses.
+        // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
         let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes.len(), allowed, private) };
         let ptr = ptr.expect("memory").cast::<u8>();
         // SAFETY: the mapping is as long as the bytes, and nothing else knows it yet.
@@ -81,7 +81,7 @@ impl Memory {
     #[must_use]
     pub fn unmapped(len: usize) -> Self {
         let (none, private) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
-        // SAFETY: a new mapping, at an address that nobody uses.
+        // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
         let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, none, private) };
         Self { ptr: ptr.expect("addresses").cast(), len, life: PhantomData }
     }
@@ -117,7 +117,7 @@ impl Memory {
     /// As one segment.
     #[must_use]
     pub fn segment(&self) -> Segment {
-        // SAFETY: the memory is never freed, and is written by nobody but operations and `write`.
+        // SAFETY: the memory is never freed, and is written only by operations and by `write`.
         unsafe { Segment::new(self.ptr, self.len) }
     }
 
@@ -141,7 +141,7 @@ impl Memory {
     /// If there are fewer of them than are wanted.
     pub fn read_into(&self, to: &mut [u8]) {
         assert!(to.len() <= self.len, "the memory has so many bytes");
-        // SAFETY: `len` bytes from `ptr` on are ours for ever, and `to` is somebody else's memory.
+        // SAFETY: `len` bytes from `ptr` on belong to this value and are never freed, and `to` does not overlap them.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), to.len()) };
     }
 
@@ -151,7 +151,7 @@ impl Memory {
     /// If there are more bytes than it has.
     pub fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "the bytes fit");
-        // SAFETY: `len` bytes from `ptr` on are ours for ever, and `bytes` is somebody else's memory.
+        // SAFETY: `len` bytes from `ptr` on belong to this value and are never freed, and `bytes` does not overlap them.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr, bytes.len()) };
     }
 }

@@ -97,18 +97,18 @@ impl<F: Fabric> Net<F> {
         Ok(end)
     }
 
-    /// An endpoint that wants a connection.
+    /// Opens an endpoint that requests a connection.
     ///
     /// # Panics
-    /// If it is otherwise.
+    /// If the endpoint cannot be opened.
     pub fn call(&self, data: &[u8]) -> Rc<End> {
         self.end(|builder| builder.connect(self.address(), data)).expect("an endpoint")
     }
 
-    /// The next request.
+    /// Waits for the next connection request.
     ///
     /// # Panics
-    /// If it is otherwise.
+    /// If the next event is not a request.
     pub fn request(&self) -> ConnectionRequest {
         match self.until(|| self.listener().events().read()) {
             Event::ConnectionRequest(request) => request,
@@ -116,10 +116,10 @@ impl<F: Fabric> Net<F> {
         }
     }
 
-    /// Two connected endpoints: who called, who accepted.
+    /// Returns two connected endpoints: the client, and the server that accepted its request.
     ///
     /// # Panics
-    /// If it is otherwise.
+    /// If the connection cannot be established, or one side gets other data than the other side gave.
     pub fn pair(&self) -> (Rc<End>, Rc<End>) {
         let client = self.call(b"a call");
         let request = self.request();
@@ -129,10 +129,10 @@ impl<F: Fabric> Net<F> {
         (client, server)
     }
 
-    /// Waits until a connection stands; what the other side gave.
+    /// Waits until a connection is established. Returns the data that the other side gave.
     ///
     /// # Panics
-    /// If it is otherwise.
+    /// If the next event is not that the connection is established.
     #[track_caller]
     pub fn stands(&self, end: &End) -> Vec<u8> {
         match self.event(end) {
@@ -166,7 +166,7 @@ impl<F: Fabric> Net<F> {
         (0..count).for_each(|_| self.turn());
     }
 
-    /// Drives everything until `done` says something.
+    /// Drives all endpoints until `done` returns a value.
     pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
         loop {
             for _ in 0..64 {
@@ -189,10 +189,10 @@ impl<F: Fabric> Net<F> {
         })
     }
 
-    /// Closes an endpoint, of which this is the only handle.
+    /// Closes an endpoint. `end` is its only handle besides the one that this value keeps.
     ///
     /// # Panics
-    /// If it is otherwise.
+    /// If there are other handles.
     pub fn close(&self, end: Rc<End>) {
         self.ends.borrow_mut().retain(|other| !Rc::ptr_eq(other, &end));
         drop(Rc::into_inner(end).expect("nobody else has it"));

@@ -1,7 +1,7 @@
 //! Endpoints of helper processes, and the parts that helpers play.
 //!
-//! A part is told its transport (`shm`, `tcp`, `any`) and, where it matters, where to bind and whom it talks to; it
-//! says its address first. What a helper does not find as it should be makes it fail, which its test notices.
+//! A part gets its transport (`shm`, `tcp`, `any`) and, where it matters, the address to bind and the addresses of its
+//! peers. It sends its own address to the test first. A helper that finds something wrong fails, which its test notices.
 
 use std::time::{Duration, Instant};
 
@@ -144,12 +144,12 @@ impl Open {
         found.unwrap_or_default()
     }
 
-    /// Says its address.
+    /// Sends the endpoint's address to the test.
     pub fn say_address(&self) {
         say(&self.endpoint.address().to_string());
     }
 
-    /// Echoes tagged messages of up to 4 MiB to those whom the vector knows, for ever.
+    /// Echoes tagged messages of up to 4 MiB to the peers in the vector, for ever.
     ///
     /// # Panics
     /// If a receive cannot be posted.
@@ -159,7 +159,7 @@ impl Open {
             let Ok(got) = got else { continue };
             let Some(source) = got.source else { continue };
             let (tag, bytes) = (got.tag, got.to_vec());
-            // Whoever asked may be gone by now.
+            // The peer may have exited by now.
             if let Err(error) = self.endpoint.tagged_send(source, tag, bytes).wait() {
                 eprintln!("an echo: {error}");
             }
@@ -195,7 +195,7 @@ pub fn echo() {
     open.echo();
 }
 
-/// A helper that sends 100 messages of each of some sizes to `PERCALE_PEER`, and closes in good order when told to.
+/// A helper that sends 100 messages of each of some sizes to `PERCALE_PEER`, and closes in an orderly way when the test asks for it.
 pub fn farewell() {
     let open = open_as_told();
     open.say_address();

@@ -29,7 +29,7 @@ pub fn play(roles: &[(&str, fn())]) {
     std::process::exit(0);
 }
 
-/// What the test told this helper with an environment variable.
+/// Returns the value of an environment variable that the test set for this helper.
 ///
 /// # Panics
 /// If it did not.
@@ -38,10 +38,10 @@ pub fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("the test gives {name}"))
 }
 
-/// Tells the test a line.
+/// Sends a line to the test.
 ///
 /// # Panics
-/// If the test is gone.
+/// If the test has exited.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // The harness may have left a line open.
@@ -121,7 +121,7 @@ impl Helper {
     /// Waits for the next line.
     ///
     /// # Panics
-    /// If the helper ends, or says nothing for long.
+    /// If the helper ends, or sends no line for long.
     #[track_caller]
     pub fn hear(&mut self) -> String {
         match self.lines.recv_timeout(PATIENCE * crate::watchdog::patience()) {
@@ -131,10 +131,10 @@ impl Helper {
         }
     }
 
-    /// Waits for the next line, so long at most. An error says how the helper ended, or that it says nothing.
+    /// Waits for the next line, at most for `limit`.
     ///
     /// # Errors
-    /// How it ended; `None` if it goes on, without a word.
+    /// How the helper ended, or `None` if it still runs but has sent no line.
     pub fn hear_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
         match self.lines.recv_timeout(limit) {
             Ok(line) => Ok(line),
@@ -150,10 +150,10 @@ impl Helper {
         self.lines.try_recv().ok()
     }
 
-    /// Tells the helper a line.
+    /// Sends a line to the helper.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If the helper has exited.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
         let tell = self.tell.as_mut().expect("the helper's input is open");
@@ -169,7 +169,7 @@ impl Helper {
     /// Sends a signal.
     ///
     /// # Panics
-    /// If it is gone already.
+    /// If the helper has already exited.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("the helper is there");
@@ -182,7 +182,7 @@ impl Helper {
         drop(self.child.wait());
     }
 
-    /// Waits for its end, which is a good one.
+    /// Waits until it has ended successfully.
     ///
     /// # Panics
     /// If it failed.

@@ -1,4 +1,4 @@
-//! A token that goes round many processes, and what it is compared with.
+//! A ring of many processes that pass a token, and the measurements that it is compared with.
 //!
 //! Used by the example `token_ring` and by a test. Helpers play [`ring`] and [`switch`]; a measurement is nanoseconds.
 
@@ -15,20 +15,21 @@ use crate::watchdog::{PATIENCE, Watchdog};
 /// What tokens are tagged with.
 const TAG: u64 = 0x70c3;
 
-/// Hops before the clock starts, at least: connections are made, and everybody knows how crowded it is.
+/// The least number of hops before the clock starts: by then connections are established, and every process has learned how crowded the
+/// processors are.
 const WARM: u64 = 2000;
 
 /// The processors we may use.
 ///
 /// # Panics
-/// If the kernel does not say.
+/// If the kernel does not report them.
 #[must_use]
 pub fn processors() -> Vec<usize> {
     let allowed = sched_getaffinity(None).expect("an affinity");
     (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
 }
 
-/// A helper stays where it was told to, and so do its threads.
+/// Pins this helper and its threads to the processors that its test chose.
 fn stay() {
     let mut set = CpuSet::new();
     told("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
@@ -107,7 +108,7 @@ pub fn ring() {
     } else {
         buffer = ring.pass(buffer, rounds);
         drop(buffer);
-        // Whoever has not received yet needs us.
+        // A process that has not received yet needs the progress of this one.
         drop(ask());
     }
 }

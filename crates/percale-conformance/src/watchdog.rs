@@ -1,13 +1,13 @@
-//! What ends a test that hangs: a thread that aborts the process, saying which test it was.
+//! A thread that aborts the process if a test hangs, and prints which test it was.
 //!
 //! No test asserts how long something takes; this bound is only there so that a hang becomes a failure. On a machine that is many times
-//! slower than others (an emulated one), `PERCALE_PATIENCE` says how many times longer it is.
+//! slower than others (an emulated one), `PERCALE_PATIENCE` sets how many times longer it is.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// How long a test may take unless it says otherwise.
+/// How long a test may take unless it sets another limit.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many times longer this machine may take.
@@ -34,7 +34,7 @@ impl Watchdog {
         Self::within(what, PATIENCE)
     }
 
-    /// Aborts the process if this is not dropped in time, or so many times later ([`patience`]).
+    /// Aborts the process if this is not dropped within the given time, multiplied by the factor that [`patience`](self::patience) returns.
     ///
     /// # Panics
     /// If no thread can be started.
@@ -47,7 +47,7 @@ impl Watchdog {
             watch(&what, patience, &ended);
         };
         std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
-        // What the test limits then must not meet a thread that is only being made.
+        // Limits that the test sets afterwards must not affect the start of this thread.
         runs.recv().ok();
         Self { _alive: alive }
     }

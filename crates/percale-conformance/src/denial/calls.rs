@@ -12,11 +12,11 @@ use libc::{EINTR, EMFILE, ENOMEM, ENOSPC, ENOSYS, EPERM};
 pub enum Which {
     /// All of them.
     All,
-    /// Those on descriptors above 2: the others are the test's own.
+    /// Calls on descriptors above 2: the lower ones belong to the test itself.
     OwnDescriptors,
-    /// Those that map a descriptor: memory allocators make the others.
+    /// Calls that map a descriptor: memory allocators make the other ones.
     OfDescriptors,
-    /// Those on words that processes share (FUTEX_WAIT and FUTEX_WAKE, without FUTEX_PRIVATE_FLAG): locks of this process need the others.
+    /// Calls on words that processes share (FUTEX_WAIT and FUTEX_WAKE without FUTEX_PRIVATE_FLAG): locks of this process need the other ones.
     SharedWords,
 }
 

@@ -1,10 +1,10 @@
 //! The denial tier: system calls and resources that the system refuses, one at a time, from the start or from the middle of a run.
 //!
-//! Two processes exchange messages and access each other's memory; one of them is refused something. What is allowed:
-//! * it works, perhaps over another transport, and the reason of the connection says why;
-//! * or the process gets an error that names the call, and both have an error within [`LIMIT`].
+//! Two processes exchange messages and access each other's memory; one of them is refused something. Allowed outcomes are:
+//! * the exchange works, perhaps over another transport, and the connection's reason explains why;
+//! * or the process gets an error that names the call, and both processes have an error within [`LIMIT`].
 //!
-//! A signal, a hang, an error that names something else, and an end by a time-out are not.
+//! A signal, a hang, an error that names something else, and an end by a timeout are not allowed.
 
 mod calls;
 mod filter;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 pub use self::calls::{CALLS, Call, EXEMPT, Which};
 pub use self::filter::deny;
 
-/// How long both sides may take until they know.
+/// The time in which both sides must have an outcome.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why an outcome is not allowed whose error names no call.
+/// The reason to reject an outcome with an error that names no call.
 pub const UNNAMED: &str = "the error does not name the call";
 
 /// When a call begins to be denied.
@@ -71,7 +71,7 @@ pub fn cases() -> Vec<Case> {
         };
         call.errors.iter().flat_map(of)
     });
-    // Only some, by name, for who looks into one of them.
+    // `PERCALE_DENY` selects cases by name, to investigate one of them.
     let only = std::env::var("PERCALE_DENY").ok();
     let chosen = all.filter(|case| only.as_deref().is_none_or(|only| case.to_string().contains(only)));
     let whole = crate::long() || only.is_some();
@@ -79,21 +79,21 @@ pub fn cases() -> Vec<Case> {
     sampled.map(|(_, case)| case).collect()
 }
 
-/// What a side said at its end.
+/// How a side ended, as it reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// By this transport, for this reason.
     Works(String),
     /// With this error.
     Error(String),
-    /// The process ended without a word.
+    /// The process ended without a report.
     Ended(String),
-    /// It said nothing in time.
+    /// The process reported nothing in time.
     Silent,
 }
 
 impl Outcome {
-    /// From what a side says: `works TRANSPORT: REASON` or `error TEXT`.
+    /// Parses the report of a side: `works TRANSPORT: REASON` or `error TEXT`.
     #[must_use]
     pub fn of(line: &str) -> Self {
         match line.split_once(' ') {
@@ -177,19 +177,19 @@ fn alias(call: &'static str) -> &'static str {
 pub struct Clock(Instant);
 
 impl Clock {
-    /// From now on.
+    /// Starts the clock.
     #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// What is left of the time that both sides have.
+    /// Returns the time that remains of the limit for both sides.
     #[must_use]
     pub fn left(&self) -> Duration {
         (LIMIT * crate::watchdog::patience() + Duration::from_secs(1)).saturating_sub(self.0.elapsed())
     }
 
-    /// How long it took.
+    /// Returns the time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed()

@@ -20,8 +20,8 @@ pub const BEYOND: [u64; 11] = [
     24 << 20,
 ];
 
-/// The environment of a program whose heap has room for all that the tests allocate, as malloc(3) ends a Rust program that it refuses
-/// memory: it has one arena, grows by 64 MiB the first time, does not shrink, and maps nothing apart.
+/// The environment of a program with a heap that has room for all allocations of the tests, because a Rust program aborts when malloc(3)
+/// refuses memory. The heap has one arena, grows by 64 MiB the first time, does not shrink, and maps no block separately.
 pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_TOP_PAD_", "67108864"),
@@ -29,13 +29,13 @@ pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_MMAP_MAX_", "0"),
 ];
 
-/// What an error of a process that may map no more says.
+/// The words that an error of a process that may map no more contains.
 pub const SAYS: [&str; 3] = ["memory", "thread", "ulimit -v"];
 
-/// Lets this process map so many bytes more, and no others.
+/// Lets this process map `beyond` bytes more than it has mapped, and no more.
 ///
 /// # Errors
-/// If `/proc` does not say how much it has mapped, or the limit is refused.
+/// If `/proc` does not report how much it has mapped, or the limit is refused.
 pub fn limit(beyond: u64) -> io::Result<()> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
     let pages = pages.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());

@@ -1,8 +1,8 @@
-//! Endpoints of one process that are driven together by one thread, and what they reported.
+//! Endpoints of one process that are driven together by one thread, and their reports.
 //!
-//! Stations are named by number, modulo how many there are: on a transport where an endpoint has nobody but itself, a
+//! Stations are named by number, modulo how many there are: on a transport where an endpoint can reach only itself, a
 //! test that sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all reports go to
-//! one place.
+//! one map.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -158,7 +158,7 @@ impl<F: Fabric> Mesh<F> {
         self.stations[number] = Some(station);
     }
 
-    /// A context that nobody has yet.
+    /// Returns a context that no operation has yet.
     pub fn context(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
@@ -199,7 +199,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives everything until `done` says something.
+    /// Drives all stations until `done` returns a value.
     pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
         let mut idle = 0;
         loop {

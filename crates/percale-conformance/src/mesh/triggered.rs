@@ -9,7 +9,7 @@ use super::{Mesh, Receive, Send};
 use crate::fabric::Fabric;
 
 impl<F: Fabric> Mesh<F> {
-    /// Posts an operation that begins when the counter says so. Its description's context is replaced by a new one.
+    /// Posts an operation that begins when the counter reaches the threshold. The context in its description is replaced by a new one.
     #[track_caller]
     pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
         let (operation, context) = self.numbered(operation);

@@ -1,4 +1,4 @@
-//! The double of libibverbs: where it is, and what it is told.
+//! The double of libibverbs: its location, and the commands that it is given.
 //!
 //! A device cannot be taken away from libibverbs by a program; from its double it can. So runs over verbs are made on the double alone: its
 //! devices fail, their queues overflow, their ports go down and get other addresses, and what they do comes late, all at steps of a run.
@@ -43,7 +43,7 @@ fn control() -> Control {
     })
 }
 
-/// Carries out commands; says whether the double could (an event may be for what is not there).
+/// Carries out commands. Returns whether the double could (an event may name an object that does not exist).
 pub(super) fn tell(commands: &str) -> bool {
     let text = CString::new(commands).expect("no zero");
     // SAFETY: the text ends with a zero.

@@ -69,7 +69,7 @@ impl Default for Quarantine {
     }
 }
 
-/// Leaves freed memory to AddressSanitizer, if the program has that; says whether it has.
+/// Leaves freed memory to AddressSanitizer if the program contains it. Returns whether it does.
 pub fn leave_to_sanitizer() -> bool {
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) };
@@ -109,7 +109,7 @@ unsafe impl GlobalAlloc for Quarantine {
             // SAFETY: as the caller promised.
             return unsafe { System.dealloc(ptr, layout) };
         }
-        // SAFETY: the block is the caller's, who has no more use for it.
+        // SAFETY: the block was the caller's, which does not use it any more.
         unsafe { std::ptr::write_bytes(ptr, FREED, layout.size()) };
         let (ptr, size, align) = self.exchange((ptr, layout.size(), layout.align()));
         if ptr.is_null() {

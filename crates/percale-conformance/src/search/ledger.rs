@@ -1,7 +1,7 @@
-//! The model: what was posted, and how it may end.
+//! The model: the operations that were posted, and the ways in which they may end.
 //!
-//! The ledger knows nothing of endpoints. Whoever drives some, in this process or in others, enters what is posted and what is reported,
-//! and gets a [`Fault`] if that cannot be. It checks:
+//! The ledger does not refer to endpoints. The code that drives endpoints, in this process or in others, enters what is posted and what is
+//! reported, and gets a [`Fault`] if that is impossible. The ledger checks:
 //!
 //! 1. An operation ends once, and as it may: [`Ledger::end`].
 //! 2. A message arrives once, at a receive that fits it, at the endpoint that it was sent to, with the length, the tag, the data and the
@@ -16,7 +16,7 @@ use percale::ErrorCode;
 
 use super::payload;
 
-/// What cannot be, if percale does what it promises.
+/// An observation that is impossible if percale keeps its promises.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// Which promise was broken: stable, and the same for the same cause.
@@ -124,7 +124,7 @@ pub struct Receive {
     pub is_ordered: bool,
 }
 
-/// What a completion says of a message.
+/// The contents of a message's completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// Its length, as reported.
@@ -164,9 +164,9 @@ pub struct Operation {
     pub may_vanish: bool,
     /// It may fail because its peer went, or a connection was broken.
     pub may_fail: bool,
-    /// The memory that it accesses may be nobody's to access any more.
+    /// The access may be denied, because a key or the memory may be gone.
     pub may_be_denied: bool,
-    /// It is so for certain.
+    /// The access must be denied.
     pub must_be_denied: bool,
     /// Step at which it was posted.
     pub step: u32,
@@ -190,7 +190,7 @@ struct Arrival {
 /// The arrivals of a stream that are compared with a new one.
 const COMPARED: usize = 48;
 
-/// What was posted, and what became of it.
+/// The operations that were posted, and their ends.
 #[derive(Debug, Default)]
 pub struct Ledger {
     next: u64,
@@ -369,7 +369,7 @@ impl Ledger {
         };
         let what = operation.what;
         let may = match code {
-            // What became of a group is told in many ways.
+            // The end of a group is reported in many ways.
             _ if what == "collective" && operation.may_fail => !matches!(code, ErrorCode::Fault | ErrorCode::Protocol),
             ErrorCode::Canceled => operation.is_cancelled || operation.may_fail || operation.is_closed,
             ErrorCode::PeerDied
@@ -443,7 +443,7 @@ impl Ledger {
         Ok(number)
     }
 
-    /// A message of so many bytes arrived, of which too few came to name it: any that fits may have been it.
+    /// A message of `len` bytes arrived, of which too few were received to identify it: it may be any message that fits.
     pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
         self.arrived += 1;
         for message in self.messages.values_mut().filter(|message| message.arrivals == 0 && message.len == len) {
@@ -451,7 +451,7 @@ impl Ledger {
         }
     }
 
-    /// A message that was looked at and left, or thrown away.
+    /// Records that a peek found a message and left it, or discarded it (`taken`).
     ///
     /// # Errors
     /// If there is no such message.

@@ -62,14 +62,14 @@ impl Lent {
     /// As one segment.
     #[must_use]
     pub fn segment(&self) -> Segment {
-        // SAFETY: the pages stay mapped until the operation has ended; nobody else has a reference to them.
+        // SAFETY: the pages stay mapped until the operation has ended; there is no other reference to them.
         unsafe { Segment::new(self.base.wrapping_add(self.offset), self.len) }
     }
 
     /// Copies the bytes from `offset` on.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not that many bytes.
     #[must_use]
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.len, "the range lies within the buffer");
@@ -82,7 +82,7 @@ impl Lent {
     /// Overwrites the first bytes.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not that many bytes.
     pub fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "the bytes fit");
         // SAFETY: the range lies within pages that are mapped and writable, apart from `bytes`.
@@ -90,7 +90,7 @@ impl Lent {
     }
 
     fn whole(&self) -> &[u8] {
-        // SAFETY: the pages are mapped and readable; whoever might write them has given them back.
+        // SAFETY: the pages are mapped and readable; the operation that could write them has given them back.
         unsafe { std::slice::from_raw_parts(self.base, self.mapped) }
     }
 
@@ -98,7 +98,7 @@ impl Lent {
         self.len = len;
         // At the end of the last page, or somewhere before.
         self.offset = (self.mapped - len) & !7;
-        // SAFETY: the pages are mapped and writable, and lent to nobody.
+        // SAFETY: the pages are mapped and writable, and not lent to an operation.
         unsafe { std::ptr::write_bytes(self.base, CANARY, self.mapped) };
     }
 
@@ -114,7 +114,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: these pages are this buffer's own, and nobody uses them any more.
+        // SAFETY: the pages belong to this buffer alone, and are not used any more.
         unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + PAGE) }.unwrap_or_default();
     }
 }
@@ -161,20 +161,20 @@ impl Lender {
         Ok(lent)
     }
 
-    /// Pages, and one behind them that nobody may touch.
+    /// Maps pages, and one behind them that cannot be accessed.
     fn map(&mut self, mapped: usize) -> Lent {
         let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         self.pages += 1;
-        // SAFETY: a new mapping, at an address that nobody uses.
+        // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped + PAGE, both, private) };
         let base: *mut u8 = base.expect("memory for a buffer").cast();
-        // SAFETY: the last page of the mapping, which nobody uses.
+        // SAFETY: this is the last page of the new mapping, which is not in use.
         unsafe { rustix::mm::mprotect(base.wrapping_add(mapped).cast(), PAGE, MprotectFlags::empty()) }
             .expect("a page");
         Lent { base, mapped, offset: 0, len: 0 }
     }
 
-    /// A buffer whose operation has ended.
+    /// Takes back a buffer when its operation has ended.
     ///
     /// # Errors
     /// If something was written beside it.
@@ -192,7 +192,7 @@ impl Lender {
         let id = GONE | owner;
         lent.write(&payload::of(id, lent.len));
         if watch == Watch::Forbid {
-            // SAFETY: the pages are the buffer's own, and nobody uses them any more.
+            // SAFETY: the pages belong to the buffer alone, and are not used any more.
             unsafe { rustix::mm::mprotect(lent.base.cast(), lent.mapped, MprotectFlags::empty()) }.expect("pages");
         }
         if watch == Watch::Reuse {

@@ -1,9 +1,10 @@
 //! A search for faults: random operations and random events of lives, checked against a model.
 //!
-//! Tests show what their author thought of. The search closes, cancels, drops, forgets and polls again at moments that nobody chose, over
-//! the simulated network (where a seed repeats a run exactly), loopback, shared memory, TCP and RDMA, and checks what the library promises:
-//! each operation ends exactly once and in bounded progress; what arrives is what the buffer held when it was posted, at the right receive,
-//! from the right peer, in order; memory is not touched after it was given back; and at the end everything is as at the beginning.
+//! A test covers only what its author thought of. The search closes, cancels, drops, forgets and polls again at random moments, over the
+//! simulated network (where a seed repeats a run exactly), loopback, shared memory, TCP and RDMA, and checks what the library promises:
+//! each operation ends exactly once and in bounded progress; a message has the contents that the buffer had when it was posted, and arrives
+//! at the right receive, from the right peer, in order; memory is not touched after it was given back; and at the end all resources are as
+//! at the beginning.
 //!
 //! * [`step`]: what a run does, as data; `draw`: draws it from a seed
 //! * [`ledger`]: the model; [`payload`]: contents that name their operation; [`lent`]: memory that is watched after it came back. These

@@ -1,7 +1,7 @@
 //! What a run does: its settings and its steps, both data that follow from a seed.
 //!
-//! A step names places, slots and recent operations by small numbers. One whose operand is not there does nothing, so any part of a list of
-//! steps is a list of steps: that is what makes it possible to shorten one that found a fault.
+//! A step names places, slots and recent operations by small numbers. A step does nothing if its operand does not exist, so any part of a
+//! list of steps is a list of steps: this makes it possible to shorten a list that found a fault.
 
 use super::draw::{Generator, settings};
 use crate::random::Random;
@@ -54,7 +54,7 @@ pub struct Seating {
 /// The devices of a run over RDMA: there are [`DEVICES`].
 #[derive(Clone, Copy, Debug)]
 pub struct Devices {
-    /// Each place has a fabric of its own, which opens a device anew.
+    /// Each place has a fabric of its own, which opens the device again.
     pub own_fabrics: bool,
     /// Such fabrics are on two devices in turn.
     pub both: bool,
@@ -123,7 +123,7 @@ pub enum SendBy {
 pub struct Level {
     /// Its success is reported.
     pub reported: bool,
-    /// 0: as the transport likes; 1: transmitted; 2: delivered; 3: matched.
+    /// 0: as the transport chooses; 1: transmitted; 2: delivered; 3: matched.
     pub level: u8,
     /// After everything before it.
     pub fenced: bool,
@@ -206,7 +206,7 @@ pub enum AccessBy {
     SafeRead,
     /// An addition that fetches.
     Add,
-    /// The same, by the safe API.
+    /// Like [`Add`](Self::Add), but through the safe API.
     SafeAdd,
     /// A compare-and-swap; with INJECT if set.
     Swap(bool),
@@ -351,7 +351,7 @@ pub enum DeviceStep {
     Port(bool),
     /// The port has another address.
     Address,
-    /// The device fails for good.
+    /// The device fails permanently.
     Fatal,
 }
 

@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 use super::step::Waking;
 
-/// What a waker's panic says.
+/// The message of a waker's panic.
 pub(super) const PANIC: &str = "a waker of the application panics";
 
 /// Wakers that have not been dropped.

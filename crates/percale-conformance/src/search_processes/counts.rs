@@ -1,4 +1,4 @@
-//! What was done, counted.
+//! Counts of what was done.
 
 use std::ops::AddAssign;
 
@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 pub struct Counts {
     /// Operations that were started and are no receives.
     pub started: u64,
-    /// Those that ended.
+    /// Of the started operations, those with an end.
     pub ended: u64,
     /// Operations, receives included, that failed.
     pub failed: u64,

@@ -38,7 +38,7 @@ pub(super) struct Graveyard {
 }
 
 impl Graveyard {
-    /// Takes memory that nobody may write any more.
+    /// Takes memory that must not be written any more.
     pub(super) fn bury(&mut self, buffer: impl Into<Buffer>, what: String) {
         let body = match buffer.into().into_allocation() {
             Ok(mut sealed) => {

@@ -13,7 +13,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::station::Station;
 
-/// A child, and what it says about where it is.
+/// A child, and the pipe on which it reports its position.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: Pid,
@@ -38,7 +38,7 @@ impl Child {
         Some(Self { pid: Pid::from_raw(pid)?, says, since: Instant::now() })
     }
 
-    /// What was wrong with the child, in words, once it has ended.
+    /// Returns, once the child has ended, a description of what was wrong with it.
     pub(super) fn ended(&mut self) -> Option<Option<String>> {
         match waitpid(Some(self.pid), WaitOptions::NOHANG) {
             Ok(None) if self.since.elapsed() < PATIENCE => None,
@@ -59,7 +59,7 @@ impl Child {
     fn last(&self) -> String {
         let mut text = String::new();
         let Ok(says) = self.says.as_fd().try_clone_to_owned() else { return text };
-        // The child is gone, and nobody else writes.
+        // The child has exited, and no other process writes.
         drop(std::fs::File::from(says).take(4000).read_to_string(&mut text));
         text.lines().last().unwrap_or("nothing").to_owned()
     }

@@ -1,11 +1,11 @@
 //! Contents that name their sender, receiver and number, and the check of their order.
 //!
-//! A message's remote completion data is an [`Identity`]; its bytes follow from that and from the port of the endpoint that was called. So a
-//! receiver can tell whether a message is whole, for this endpoint, and new.
+//! A message's remote completion data is an [`Identity`]; its bytes follow from that and from the port of the target endpoint. So a receiver
+//! can check that a message is whole, for this endpoint, and new.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What a message's remote completion data says.
+/// The contents of a message's remote completion data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     /// The life of an endpoint that sent it.

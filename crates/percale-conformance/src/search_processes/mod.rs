@@ -1,15 +1,15 @@
 //! The random tester with several real processes, over shared memory and TCP.
 //!
-//! A supervisor starts worker processes with a few endpoints each. The workers post random operations to each other and, now and then,
-//! do to themselves what happens in the life of a program: they close endpoints, drop futures, cancel, bind windows and take them back,
-//! fork, exec, exit, forbid kernel copies and mappings, run out of descriptors, take signals, lose connections. The supervisor kills and
-//! stops workers, starts others at their addresses or with their process ids, and plays strangers that connect over TCP, are at the
-//! address of a worker that has ended, or stand between two workers. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
+//! A supervisor starts worker processes with a few endpoints each. The workers post random operations to each other and, now and then, run
+//! through events in the life of a program: they close endpoints, drop futures, cancel, bind windows and take them back, fork, exec, exit,
+//! forbid kernel copies and mappings, run out of descriptors, take signals, lose connections. The supervisor kills and stops workers, starts
+//! others at their addresses or with their process ids, and plays strangers that connect over TCP, are at the address of a worker that has
+//! ended, or stand between two workers. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
 //!
 //! * [`program`]: makes rounds until its time is over, and reports
-//! * [`plan`]: what a round does, and how a worker is told
-//! * [`supervisor`]: starts workers, lets things happen to them, and collects what they found
-//! * `worker`: a worker's loop and what it does to itself
+//! * [`plan`]: what a round does, and how a worker learns it
+//! * [`supervisor`]: starts workers, causes events, and collects the faults that workers found
+//! * `worker`: a worker's loop, and the events that it causes in its own process
 //! * `station`: an endpoint of a worker: its operations, and the checks of their ends
 //! * `counts`: what was done, counted
 //! * `message`: contents that name their sender, receiver and number, and the check of their order
@@ -26,7 +26,7 @@
 //! 4. What is written to a region names that region; what is read comes from it.
 //! 5. In a round without events that end connections, no operation fails.
 //! 6. No process dies of a signal, panics, or keeps descriptors, mappings or threads after its endpoints are closed.
-//! 7. A task whose operation has ended is woken.
+//! 7. A task is woken when its operation has ended.
 
 mod counts;
 mod graveyard;

@@ -1,4 +1,4 @@
-//! What a round does, and how a worker is told.
+//! What a round does, and how a worker learns it.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// The environment variable that tells a worker its part.
+/// The environment variable that passes a worker its part.
 pub const PART: &str = "PERCALE_SEARCH_PART";
 
 /// The transports that connect processes of one machine.
@@ -122,7 +122,7 @@ impl Plan {
         }
     }
 
-    /// Changes one property, as `cap=0`; says whether there is such a one.
+    /// Changes one property, given as `cap=0`. Returns whether the text has this form and the property exists.
     pub fn set(&mut self, text: &str) -> bool {
         let Some((name, value)) = text.split_once('=') else { return false };
         let Ok(value) = value.parse::<usize>() else { return false };

@@ -1,4 +1,4 @@
-//! A process that is no peer and connects nevertheless: it speaks a plausible hello over TCP and then does what it likes.
+//! A process that is no peer and connects nevertheless: it sends a plausible hello over TCP and then breaks the protocol.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::random::Random;
 pub(super) enum Manner {
     /// Hangs up somewhere, or sends frames with random fields.
     Junk,
-    /// Sends messages that nobody receives, and leaves.
+    /// Sends messages that no receive takes, and disconnects.
     Flood,
     /// Advertises the address of the endpoint that it connects to.
     OwnAddress,
@@ -151,7 +151,7 @@ fn offer(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Sends a frame whose tag no receive of the workers takes.
+/// Sends a frame with a tag that no receive of the workers takes.
 fn send(stream: &mut TcpStream, random: &mut Random, kind: Kind, payload: &[u8]) -> Option<()> {
     let kind = if kind == Kind::Message { Kind::Tagged } else { kind };
     let kind = if kind == Kind::MessageOffer { Kind::TaggedOffer } else { kind };
@@ -217,7 +217,7 @@ fn own_address(target: u16, random: &mut Random) -> Option<()> {
 }
 
 fn pose(target: u16, other: u16, random: &mut Random) -> Option<()> {
-    // The other's hello says who it is.
+    // The other endpoint's hello contains its identity.
     let at = somewhere(random);
     let (victim, _, _) = meet(other, &own(random, at))?;
     let mut hello = own(random, victim.theirs.address);

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::stranger::{own, reset};
 use crate::random::Random;
 
-/// Listens at this port for a while, if it is free, and answers as it likes.
+/// Listens at this port for a while, if it is free, and gives random answers.
 pub(super) fn stay(port: u16, seed: u64) {
     let mut random = Random::new(seed);
     let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else { return };
@@ -46,7 +46,7 @@ fn answer(mut stream: TcpStream, port: u16, random: &mut Random) -> Option<TcpSt
     let theirs = Hello::from_bytes(&HelloBytes::read_from_bytes(&bytes).ok()?).ok()?;
     let mut hello = own(random, (Ipv4Addr::LOCALHOST, port).into());
     if random.below(4) == 0 {
-        // What a caller says of itself comes back to it.
+        // Returns the caller's own identity to it.
         (hello.incarnation, hello.place) = (theirs.incarnation, theirs.place);
     }
     stream.write_all(hello.to_bytes().as_bytes()).ok()?;

@@ -1,4 +1,4 @@
-//! Starts workers, lets things happen to them, and collects what they found.
+//! Starts workers, causes events, and collects the faults that workers found.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -36,12 +36,12 @@ struct Worker {
     input: Option<ChildStdin>,
     /// Its endpoints: port and life.
     there: Vec<(u16, u16)>,
-    /// It was killed, or said that it ends.
+    /// It was killed, or has announced its end.
     excused: bool,
     idle: bool,
     done: bool,
     stopped: Option<Instant>,
-    /// What it did, as it said last.
+    /// What it did, according to its last report.
     counts: Counts,
     /// Since when the process has ended. Its output may be held open by a forked child.
     exited: Option<Instant>,
@@ -58,7 +58,7 @@ struct Round<'p> {
     plan: &'p Plan,
     random: Random,
     workers: Vec<Worker>,
-    /// Processes of workers that became another program. Forked children of theirs hold what they had open, so their output does not end.
+    /// Processes of workers that became another program. Their forked children hold the descriptors that were open, so their output does not end.
     others: Vec<Child>,
     proxies: Proxies,
     next: usize,
@@ -170,7 +170,7 @@ impl Round<'_> {
         self.report.faults.push(text);
     }
 
-    /// Hears what workers say for so long.
+    /// Reads the reports of workers for this time.
     fn hear(&mut self, time: Duration) {
         let until = Instant::now() + time;
         loop {
@@ -191,7 +191,7 @@ impl Round<'_> {
                 worker.exited = Some(now);
             }
         }
-        // What it said last has been heard by then.
+        // Its last report has been read by then.
         let heard = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
         let ended = self.workers.iter().filter(heard).map(|worker| worker.number).collect::<Vec<_>>();
         ended.into_iter().for_each(|number| self.ended(number));
@@ -199,7 +199,7 @@ impl Round<'_> {
 
     fn line(&mut self, number: usize, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
-        // What a process said after its worker had left counts no more.
+        // Reports of a process after its worker has left do not count.
         let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
         let value = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
         match words[0] {
@@ -225,7 +225,7 @@ impl Round<'_> {
             "exits" => self.workers[at].excused = true,
             "execs" => {
                 let worker = self.leave(at);
-                // Stopped before it became another program, it would stop for good.
+                // A process that is stopped before it becomes another program would stay stopped.
                 worker.signal(Signal::CONT);
                 self.others.push(worker.child);
             }
@@ -251,7 +251,7 @@ impl Round<'_> {
         }
     }
 
-    /// A worker, and its endpoints, are gone.
+    /// Records that a worker and its endpoints are gone.
     fn leave(&mut self, at: usize) -> Worker {
         let mut worker = self.workers.swap_remove(at);
         self.report.counts += worker.counts;
@@ -281,7 +281,7 @@ impl Round<'_> {
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
-    /// Lets things happen for the active time of the round.
+    /// Causes events for the active time of the round.
     fn happen(&mut self) {
         let begun = Instant::now();
         let until = Instant::now() + Duration::from_secs(20);
@@ -289,7 +289,7 @@ impl Round<'_> {
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.hear(Duration::from_millis(10));
         }
-        // Each knows the others' addresses before any of them sends: who receives a message knows its sender then.
+        // Each worker knows the others' addresses before any of them sends, so a receiver knows the sender of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
             self.hear(Duration::from_millis(10));
@@ -317,7 +317,7 @@ impl Round<'_> {
     }
 
     fn kill(&mut self, at: usize) {
-        // One that became another program is a peer whose process lives on.
+        // A worker that became another program (exec) is a peer with a process that lives on.
         if let Some(mut other) = self.others.pop_if(|_| self.random.below(2) == 0) {
             self.report.counts.lives += 1;
             drop(other.kill());
@@ -412,7 +412,7 @@ impl Round<'_> {
             }
         }
         if !self.report.faults.is_empty() {
-            // What the others find meanwhile may explain it.
+            // Faults that the others find meanwhile may explain it.
             return self.hear(Duration::from_secs(1));
         }
         self.tell_all("close");

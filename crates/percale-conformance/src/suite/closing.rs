@@ -1,4 +1,4 @@
-//! What becomes of operations whose endpoint closes.
+//! The ends of operations when their endpoint closes.
 
 #![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
 

@@ -1,4 +1,4 @@
-//! Groups, and what they do.
+//! Groups and their operations.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -35,7 +35,7 @@ pub(super) const OPS: [AtomicOp; 10] = [
     AtomicOp::Bxor,
 ];
 
-/// What all members' elements come to, by the plainest of loops.
+/// Returns the combination of all members' elements, computed by a plain loop.
 pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
     macro_rules! each {
         ($type:ty, $add:expr, $multiply:expr, $bits:expr) => {{
@@ -129,7 +129,7 @@ fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> 
     joining.into_iter().map(|joining| joining.wait().expect("everybody joins")).collect()
 }
 
-/// Drives everybody until these have ended.
+/// Drives all members until these operations have ended.
 pub(super) fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Result<Buffer, OperationError>> {
     mesh.until(|| started.iter().all(CollectiveOperation::is_ready).then_some(()));
     started.into_iter().map(CollectiveOperation::wait).collect()
@@ -283,7 +283,7 @@ const fn libc_einval() -> i32 {
     22
 }
 
-/// A member that does something else is found out, and the group is broken for all.
+/// A member that posts another operation is detected, and the group is broken for all.
 pub fn members_that_disagree_are_told<F: Fabric>() {
     let mesh = Mesh::<F>::new(4);
     let groups = group_of(&mesh, 4);
@@ -300,7 +300,7 @@ pub fn members_that_disagree_are_told<F: Fabric>() {
     for end in ends(&mesh, later) {
         why(end);
     }
-    // A new group of the same members is none the worse.
+    // A new group of the same members is not affected.
     let groups = group_of(&mesh, 4);
     let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
     all_good(&mesh, barriers);
@@ -336,7 +336,7 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Fabric>() {
     }
 }
 
-/// A member closes in the middle: the operations of all others end, in error, and nobody joins with it any more.
+/// A member closes in the middle: the operations of all other members end in an error, and no join with it succeeds any more.
 pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Fabric>() {
     for members in [2, 3, 5, 8] {
         for length in [8, F::BULK] {
@@ -367,7 +367,7 @@ pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Fabric>() {
     }
 }
 
-/// Posts a sum of so many bytes by the raw face.
+/// Posts a sum of so many bytes through the raw API.
 fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize) -> u64 {
     let context = mesh.context();
     let (source, result) = (Memory::content(1, length), Memory::blank(length));
@@ -419,7 +419,7 @@ impl Alive {
     }
 }
 
-/// Deferred work: counters start collectives and tell of their end; nobody calls anything meanwhile.
+/// Deferred work: counters start collectives and count their ends, without any call in between.
 pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Fabric>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");

@@ -70,7 +70,7 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
             same(&target.read(), &content(1, len), "a transmitted message");
         }
     }
-    // The same of several in a row, whose completions are read one after the other: the later ones may wait behind the first.
+    // Several sends in a row, with completions read one after the other: the later completions may wait behind the first.
     for flags in [OpFlags::empty(), OpFlags::MORE] {
         let sent = [1, 2, 3].map(|seed| mesh.send(0, 1, Send::of(Memory::content(seed, 600)).with(flags)));
         let (mut one, mut turns) = ([Entry::default()], 0..1_000_000);
@@ -111,7 +111,7 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
     same(&target.read(), &content(2, F::BULK), "a long message whose send has completed");
 }
 
-/// Messages and writes without a completion, in a row, from a sender that never comes by again: nothing asks it to.
+/// Messages and writes without a completion, in a row, from a sender that makes no further call: nothing requires one.
 pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Fabric>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
@@ -233,7 +233,7 @@ pub fn cmp_008_entries_are_read_in_batches<F: Fabric>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
-/// Who reads one result at a time hears of everybody, also while one peer always has something; with every message's own data.
+/// A reader of one result at a time gets the results of every peer, even while one peer always has some. Each message has its own data.
 pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Fabric>() {
     const FEW: u64 = 5;
     let mesh = Mesh::<F>::connected(3);

@@ -13,7 +13,7 @@ use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
 use crate::net::{End, Net};
 
-/// Messages of both kinds and every size, both ways, by the safe face.
+/// Messages of both kinds and every size, both ways, through the safe API.
 fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     for len in [0, 8, 2048, 9000, F::BULK] {
         let receive = to.recv(vec![0; len]).start().expect("a receive");
@@ -65,7 +65,7 @@ pub fn con_013_a_connection_is_made_and_used<F: Fabric>() {
     net.end(|builder| builder.accept(&request, b"")).expect("the request still waits");
 }
 
-/// By the raw face: receives before there is a connection, sends not; and again when it is over.
+/// Through the raw API: receives can be posted before there is a connection, sends cannot; the same holds when it is over.
 #[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 pub fn con_014_sends_wait_for_the_connection<F: Fabric>() {
     let net = Net::<F>::new("sends wait for the connection");
@@ -169,7 +169,7 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
     told
 }
 
-/// Rejected with data, thrown away, too many at once.
+/// Requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
 pub fn con_015_requests_are_rejected<F: Fabric>() {
     let net = Net::<F>::new("requests are rejected");
     for len in [0, 1, DATA_LIMIT] {
@@ -205,7 +205,7 @@ pub fn con_015_requests_are_rejected<F: Fabric>() {
     net.pair();
 }
 
-/// A request that its event queue has no room for is as good as thrown away.
+/// A request for which the event queue has no room is rejected like a dropped one.
 pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Fabric>() {
     let mut net = Net::<F>::new("requests that nobody can read are rejected");
     let events = EventQueue::new(1);
@@ -224,7 +224,7 @@ pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Fabric>() {
     net.stands(&server);
 }
 
-/// Nobody is there; or somebody who is no listener; or one that closes before it answers.
+/// The address has no endpoint, or an endpoint that is no listener, or a listener that closes before it answers.
 pub fn con_016_who_gets_no_answer_is_told<F: Fabric>() {
     let mut net = Net::<F>::new("who gets no answer is told");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
@@ -262,7 +262,7 @@ pub fn con_016_who_gets_no_answer_is_told<F: Fabric>() {
     exchange(&net, &server.endpoint, &accepted.endpoint);
 }
 
-/// What nobody answers ends in time, on either side.
+/// A request without an answer ends in bounded time, on either side.
 pub fn con_016_answers_are_waited_for_in_bounded_time<F: Fabric>() {
     let net = Net::<F>::new("answers are waited for");
     let client = net
@@ -270,12 +270,12 @@ pub fn con_016_answers_are_waited_for_in_bounded_time<F: Fabric>() {
         .expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
-    // Its request, if it came in time, has gone with it.
+    // Its request, if it arrived in time, is gone with it.
     net.until(|| (net.listener().pending() == 0).then_some(()));
     if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
         assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
     }
-    // Who was accepted leaves before it comes.
+    // The accepted client closes before the connection is established.
     let client = net.call(b"");
     let request = net.request();
     let hasty = net.fabric.domain(|domain| domain.connect_timeout(Duration::from_millis(300)));
@@ -293,7 +293,7 @@ pub fn con_018_strangers_are_turned_away<F: Fabric>() {
         net.end(|builder| Ok(builder.vector(&vector).bind(net.fabric.address())?)).expect("an endpoint").clone();
     let tries = |there: std::net::SocketAddr| {
         let peer = vector.insert(there).expect("an address");
-        // It may leave before it is known that nobody takes it, so an answer is asked for.
+        // A send may complete before it is known that the message is not accepted, so delivery is requested.
         net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("it is not welcome");
         let remote = percale::RemoteMemory { key: 1, address: 0, len: 8 };
         net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("it is not welcome");
@@ -320,7 +320,7 @@ pub fn con_018_strangers_are_turned_away<F: Fabric>() {
     assert!(net.listener().events().is_empty());
 }
 
-/// The other side is told once, after all that was sent; what is outstanding ends.
+/// The other side gets one event, after everything that was sent; outstanding operations end.
 pub fn con_019_the_end_comes_after_all_messages<F: Fabric>() {
     let net = Net::<F>::new("the end comes after all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
@@ -397,7 +397,7 @@ pub fn con_020_a_hundred_connect_at_once<F: Fabric>() {
     assert_eq!(net.listener().pending(), 0);
 }
 
-/// Where no transport leads to others there is no connection, and that is said.
+/// Without a transport to other endpoints there is no connection, and the error reports this.
 pub fn con_016_no_transport_no_connection<F: Fabric>() {
     let net = Net::<F>::new("no transport, no connection");
     let client = net.call(b"");

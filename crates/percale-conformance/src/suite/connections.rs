@@ -86,7 +86,7 @@ pub fn con_004_a_restarted_endpoint_is_reached_again<F: Fabric>() {
     }
 }
 
-/// Each operation that waited fails once; later ones fail at once, or reach whoever is there then.
+/// Each operation that waited fails once; later ones fail at once, or reach the endpoint that has the address then.
 pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
     let mut mesh = Mesh::<F>::connected(2);
     let peer = mesh.peer(1);
@@ -106,7 +106,7 @@ pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
     }
     mesh.nothing(anybody);
     for _ in 0..3 {
-        // Nobody is there now.
+        // No endpoint has the address now.
         if let Ok(sent) = mesh.try_send(0, peer, Send::of(Memory::content(1, 8))) {
             let error = mesh.failed(sent);
             println!("{}: {error}", F::NAME);
@@ -223,7 +223,7 @@ pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
             same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
         }
         sent.into_iter().for_each(|sent| drop(sent.wait().expect("it is sent")));
-        // These are here before anybody knows what the other name is.
+        // These arrive before it is known which endpoint the other name denotes.
         let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
         let last = receive(6, PeerAddress::UNSPECIFIED);
         same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
@@ -237,7 +237,8 @@ pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
     }
 }
 
-/// Who names a member by another address than it advertises joins another list than the others do: that is said, and the next join is theirs.
+/// A member that names another one by an address that this one does not advertise joins a different list than the others. The join fails with
+/// an error that explains this, and the next join is paired with those of the others.
 pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
     let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
     let fabric = F::new(seed());
@@ -248,7 +249,7 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
     };
     let other: fn(SocketAddr) -> SocketAddr = |address| SocketAddr::from(([127, 0, 0, 7], address.port()));
     let (one, two) = (open(other), open(|address| address));
-    // Each its own by what it advertises.
+    // Each has inserted itself by the address that it advertises.
     let set = |of: usize| -> AddressSet {
         let (_, vector, names) = [&one, &two][of];
         let addresses = [&one, &two].map(|(endpoint, ..)| endpoint.address());
@@ -268,7 +269,7 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
     theirs.wait().and(again.wait()).expect("both have joined");
 }
 
-/// Strangers that say anything but a hello.
+/// Strangers that send anything but a hello.
 pub fn con_002_strangers_do_no_harm<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     let mut random = Random::new(seed());
@@ -283,7 +284,7 @@ pub fn con_002_strangers_do_no_harm<F: Fabric>() {
             2 => bytes.fill(0xff),
             _ => {} // Zeros.
         }
-        // It may be turned away in the middle of its speech.
+        // The stranger may be disconnected before all bytes are written.
         drop(stranger.write(&bytes));
         if round % 3 == 0 {
             drop(stranger);
@@ -296,7 +297,7 @@ pub fn con_002_strangers_do_no_harm<F: Fabric>() {
         mesh.done(received);
         same(&target.read(), &content(round as u64, 100), "a message among strangers");
     }
-    // Every one that said something wrong is turned away; those that said too little may have to wait for it.
+    // Every stranger that sent wrong bytes is disconnected; those that sent too few may have to wait for that.
     let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
         Ok(0) => true,
         Ok(_) => false,
@@ -311,7 +312,8 @@ pub fn con_002_strangers_do_no_harm<F: Fabric>() {
     mesh.settle(1, 0);
 }
 
-/// 500 pairs whose sides connect to each other at the same moment (fewer, and loudly, where descriptors do not suffice).
+/// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are fewer pairs, and the test
+/// reports that.
 pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {

@@ -63,7 +63,7 @@ pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Fabric>() {
     both_sides::<F>(Progress::Manual);
 }
 
-/// As before, and nobody need wait.
+/// Like [`con_021_events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to wait.
 pub fn con_021_automatic_progress_connects<F: Fabric>() {
     let _watchdog = Watchdog::new("automatic progress connects");
     both_sides::<F>(Progress::Automatic);
@@ -116,7 +116,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
     });
 }
 
-/// Owned endpoints, whose threads wait for nothing else.
+/// Endpoints with one owner. Each thread waits for its connection and for nothing else.
 pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Fabric>() {
     let _watchdog = Watchdog::new("a thread sleeps until it is connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
@@ -145,7 +145,7 @@ pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Fabric>() {
     });
 }
 
-/// The time for an answer passes while everybody sleeps: on the queue, on a wait set, on a descriptor, or for the connection.
+/// The answer timeout expires while all threads sleep: on the queue, on a wait set, on a descriptor, or for the connection.
 pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Fabric>() {
     let _watchdog = Watchdog::new("sleepers are told that no answer comes");
     let (fabric, domain) = domain::<F>(Progress::Manual);
@@ -236,7 +236,7 @@ pub fn con_021_many_threads_call_one_listener<F: Fabric>() {
 fn post(endpoint: &Endpoint<Shared>, context: u64) {
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
     let work = ReceiveWork { from, segments: Memory::blank(8).segments(), tag: None, context, flags };
-    // SAFETY: segments are made of `Memory`, which is never freed, and nobody touches it.
+    // SAFETY: segments are made of `Memory`, which is never freed, and no code touches it.
     unsafe { endpoint.post_recv(&work) }.expect("a receive");
 }
 
@@ -277,7 +277,7 @@ pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Fabric>(
             }
             (0..100).for_each(|_| _ = server.progress());
         };
-        // The one that ends is heard of more often than the others.
+        // The one that ends has more results than the others.
         post(&clients[0], 100);
         send(&servers[0]);
         assert_eq!(next().expect("a message"), 100);

@@ -176,7 +176,7 @@ pub fn cmp_017_cmp_018_atomic_operations_are_counted<F: Fabric>() {
     }
 }
 
-/// What is told with 8 bytes is no receive; what a region and its endpoint count in one counter counts once.
+/// A write that is reported with 8 bytes is not a receive; a write that a region and its endpoint count in one counter counts once.
 pub fn cmp_018_a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
     let (one, apart) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(

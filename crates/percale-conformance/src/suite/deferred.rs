@@ -17,7 +17,7 @@ use crate::watchdog::Watchdog;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Endpoints of one domain that know each other by number; nobody makes progress on them but themselves.
+/// Endpoints of one domain that know each other by number. No test drives them explicitly.
 struct Ring {
     endpoints: Vec<SharedEndpoint>,
     queues: Vec<CompletionQueue>,
@@ -215,7 +215,7 @@ pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Fabric>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
-    // No such region: it fails, and says so in the queue.
+    // There is no such region: the operation fails, and the queue reports that.
     let remote = RemotePieces::one(percale::RemoteMemory { key: 1, address: 0, len: 8 });
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
@@ -260,7 +260,7 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Fabric>() {
     assert_eq!(places[0].read(), content(1, 40));
 }
 
-/// A post that reports nothing sets an operation off; who sleeps on that one's result is woken.
+/// A post without a completion starts another operation; a thread that sleeps until that one's result is woken.
 pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
     let ring = Ring::new::<F>(2, "a silent send sets another off");
     let (left, right) = (ring.at(0), ring.at(1));
@@ -278,14 +278,14 @@ pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
             });
             std::thread::sleep(Duration::from_millis(if round % 4 == 0 { 5 } else { 0 }));
             left.tagged_inject(ring.peer(1), 4, &[1; 8]).expect("room");
-            // Nobody else drives the sender.
+            // No other thread drives the sender.
             assert_eq!(sleeper.join().expect("it does not panic"), (1, round));
         });
         receives.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
     }
 }
 
-/// Whoever counts may hold the endpoint's last handle for a moment, with the counter's line locked.
+/// The thread that counts may hold the endpoint's last handle for a moment, with the counter's line locked.
 pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Fabric>() {
     let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
     let counter = Counter::new();

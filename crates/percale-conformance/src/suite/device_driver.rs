@@ -23,13 +23,13 @@ fn missing() -> String {
     }
 }
 
-/// Who has no driver is told which file is not there.
+/// Without a driver, the error names the missing file.
 pub fn hmem_006_a_missing_library_is_named() {
     let said = missing();
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
-/// A library without the functions is told apart.
+/// A library without the functions is refused with an error of its own.
 pub fn hmem_006_a_library_that_is_no_driver_is_refused() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
@@ -67,7 +67,7 @@ pub fn hmem_003_another_process_opens_what_was_exported() {
     same(&memory.read(), &expected, "what the other process wrote");
     // Nor does the host's memory have a name.
     assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
-    // What was freed is freed, also while somebody had it open.
+    // Freed memory is freed, even while another process has it open.
     helper.tell("close");
     assert_eq!(helper.hear(), "closed");
 }
@@ -104,7 +104,7 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     same(&to.read(), &content(seed, 65_536), "what was received");
 }
 
-/// An application may reset a device. Memory through which transfers went before is not the application's then, and the other way round.
+/// An application may reset a device. Memory that was used for transfers before is then not the application's, and vice versa.
 pub fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
     const PAGES: usize = 1 << 16;
     let mesh = Mesh::<Shm>::connected(2);
@@ -136,7 +136,7 @@ fn place(memory: &DeviceMemory) -> Place {
     driver().locate(memory.address() as usize).expect("a place")
 }
 
-/// Each allocation is told from all others by its number, also from those that were at its address before; host memory has none.
+/// Each allocation has a number that differs from those of all others, also of those that were at its address before; host memory has none.
 pub fn rcache_019_an_allocation_has_a_number_of_its_own() {
     let mut numbers = HashSet::new();
     let mut places = HashSet::new();
@@ -170,7 +170,8 @@ pub fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
     }
 }
 
-/// Where the driver takes copies and then records no event behind them, none is under way when that is told: the memory may be gone then.
+/// If the driver accepts copies and then fails to record an event behind them, no copy is under way when the error is returned: the memory may
+/// be freed then.
 pub fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
     let memory = DeviceMemory::on_device(&content(6, 2_000));
     let to = Memory::blank(2_000);
@@ -205,7 +206,7 @@ pub fn hmem_003_copies_are_begun_and_waited_for() {
     }
     driver().finish(begun).expect("the copies");
     same(&to.read(), &content(5, 1_000), "what was copied there and back");
-    // What is no device's memory is no place to copy to; machines whose devices reach all memory do it.
+    // A copy to a device is refused if the target is not device memory, except on machines with devices that reach all memory.
     let nowhere = [(CopyWay::ToDevice, to.segment(), from.segment())];
     // SAFETY: as above.
     match unsafe { driver().begin(0, &nowhere) } {

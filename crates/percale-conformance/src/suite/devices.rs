@@ -370,7 +370,7 @@ pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Fabric>
     let sent = mesh.when_written(0, mesh.sending(1, sending(DeviceMemory::blank(8))), &variable);
     assert!(mesh.endpoint(0).cancel(sent));
     assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
-    // One of threads is not for devices.
+    // A variable that threads write cannot be written by devices.
     assert_eq!(device(0).write_variable(&domain.variable()), Err(DeviceError::Mixed));
 }
 

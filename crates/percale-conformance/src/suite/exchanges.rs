@@ -1,4 +1,4 @@
-//! Groups whose members have blocks for each other: all-gather, all-to-all, reduce-scatter, scatter, gather.
+//! Collectives that exchange blocks between members: all-gather, all-to-all, reduce-scatter, scatter, gather.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -41,7 +41,7 @@ fn request<'m, A: percale::endpoint::Ownership>(
     }
 }
 
-/// What a member gets, of what everybody gives.
+/// Returns a member's result, given the contributions of all members.
 fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: AtomicOp, datatype: Datatype) -> Vec<u8> {
     let of = |bytes: &[u8], number: usize| bytes[number * block..(number + 1) * block].to_vec();
     match what {
@@ -54,7 +54,7 @@ fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: At
     }
 }
 
-/// What everybody gives: `blocks` of so many elements.
+/// Returns the contributions of all members: each gives its number of blocks of `count` elements.
 fn given(what: Collective, members: usize, count: usize, datatype: Datatype, random: &mut Random) -> Vec<Vec<u8>> {
     (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
 }
@@ -137,7 +137,7 @@ struct Raw {
     context: u64,
 }
 
-/// Posts by the raw face; the memory is what the member needs.
+/// Posts through the raw API, with the memory that the member needs.
 fn post<F: Fabric>(mesh: &Mesh<F>, rank: usize, group: GroupId, what: Collective, count: usize, source: &[u8]) -> Raw {
     let (_, members) = mesh.endpoint(rank).rank_in(group).expect("it is a member");
     let raw = Raw {
@@ -226,12 +226,12 @@ pub fn what_is_no_exchange_is_refused<F: Fabric>() {
         let error = unsafe { endpoint.post_collective(&work(group.id(), what, usize::MAX / 4, &raw)) };
         assert!(error.is_err(), "{what:?}: {error:?}");
     }
-    // Nobody is the worse.
+    // The group still works for all members.
     let started = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
     all_good(&mesh, started);
 }
 
-/// A member that has blocks of another length, or does something else, is found out, and the group is broken for all.
+/// A member that has blocks of another length, or posts another operation, is detected, and the group is broken for all.
 pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
     for what in all(1) {
         for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
@@ -246,7 +246,7 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
                 request(group, what, elements, vec![1; gives.max(gets) * block]).start().expect("it is posted")
             });
             let started: Vec<_> = started.collect();
-            // Who has no part of it may be done before: then it finds out by what comes next.
+            // A member without a part in the exchange may be done early: then it gets the error with its next operation.
             let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
             let later = ends(&mesh, later).into_iter().map(why);
             let ended = ends(&mesh, started);
@@ -260,7 +260,7 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
     }
 }
 
-/// A member closes in the middle: whoever needs something of it gets an error, and nobody waits for ever.
+/// A member closes in the middle: each member that needs a block of it gets an error, and none waits for ever.
 pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
     for members in [2, 3, 5] {
         for count in [1, F::BULK / 8 / members] {
@@ -280,7 +280,7 @@ pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
                     };
                     mesh.close(leaver);
                     for raw in posted {
-                        // What was sent to a root may have gone before.
+                        // Blocks for a root may have been sent before.
                         match (what, mesh.report(raw.context)) {
                             (_, Err(_)) | (Collective::Gather { .. }, Ok(_)) => {}
                             (_, Ok(entry)) => panic!("{what:?} of {count} without a member: {entry:?}"),
@@ -292,7 +292,7 @@ pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
     }
 }
 
-/// Deferred work: counters start exchanges and tell of their end; nobody calls anything meanwhile.
+/// Deferred work: counters start exchanges and count their ends, without any call in between.
 pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Fabric>() {
     const ROUNDS: u64 = 10;
     let alive = Alive::new::<F>(3, "counters start exchanges");

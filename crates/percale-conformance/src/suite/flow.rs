@@ -1,4 +1,4 @@
-//! More is sent than there is room for: nothing is lost, nobody waits for ever, memory stays bounded.
+//! More is sent than there is room for: nothing is lost, no operation waits for ever, memory stays bounded.
 
 use percale::{OpFlags, PostError};
 
@@ -16,7 +16,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
     let before = crate::measure::anonymous_kib();
     let mut injected: u64 = 0;
     let mut refused = 0;
-    // It answers Again for a moment when a ring is full, and for good when the cap is passed.
+    // It returns `Again` for a moment when a ring is full, and permanently when the cap is passed.
     while refused < 2000 {
         match mesh.endpoint(0).inject(mesh.peer(1), &content(injected, LEN)) {
             Ok(()) => {
@@ -34,7 +34,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
     let held = injected as usize * LEN;
     assert!(held >= CAP / 2, "{held} bytes were taken before the cap");
     println!("{}: {held} bytes were taken past a cap of {CAP}", F::NAME);
-    // What was on its way when the sender was told comes on top.
+    // Messages that were under way when the sender was notified come on top of the cap.
     assert!(held <= 2 * CAP, "{held} bytes were taken past a cap of {CAP}");
     let source = Memory::content(1 << 40, LEN);
     let sends: Vec<u64> = (0..3000).map(|_| mesh.send(0, 1, Send::of(source))).collect();
@@ -60,13 +60,13 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
     assert_eq!(mesh.done(received).len, 4);
 }
 
-/// Whoever has read that a message was sent need not make progress again: it arrives, however slow the receiver is.
+/// After a message was reported as sent, its sender need not make progress again: the message arrives, however slow the receiver is.
 pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Fabric>() {
     const LEN: usize = 2_000;
     let mesh = Mesh::<F>::connected(2);
     let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
     let mut reported = 0;
-    // Nobody receives, until the way is full.
+    // The receiver makes no progress, until the path to it is full.
     for _ in 0..20_000 {
         let Ok(sent) = mesh.try_send(0, mesh.peer(1), Send::of(source)) else { break };
         let mut is_over = false;

@@ -1,4 +1,4 @@
-//! Handles of safe operations after their end: whatever is done with one that was used up, no other operation feels it.
+//! Handles of safe operations after their end: no call on a handle that was used up affects another operation.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

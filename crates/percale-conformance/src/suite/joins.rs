@@ -13,7 +13,7 @@ fn everybody(members: usize) -> AddressSet {
     (0..members).map(|member| PeerAddress(member as u64)).collect()
 }
 
-/// Everybody's join, under way.
+/// Starts a join at each of these members.
 fn joining<'m, F: Fabric>(
     mesh: &'m Mesh<F>,
     members: impl IntoIterator<Item = usize>,
@@ -22,7 +22,7 @@ fn joining<'m, F: Fabric>(
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
-/// Each member joins until it is in a group, on its own; how often the most patient one tried.
+/// Lets each member join on its own until it is in a group. Returns the groups and the largest number of attempts of a member.
 fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<'_>>, usize) {
     let mut groups: Vec<Option<Ours<'_>>> = (0..members).map(|_| None).collect();
     let mut tries = vec![1; members];
@@ -59,7 +59,7 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     }
 }
 
-/// Who joins a list several times, one after the other or at once, is in as many groups, in the same order as the others.
+/// A member that joins a list several times, one after the other or at once, is in as many groups, in the same order as the others.
 pub fn joins_of_one_list_are_paired_in_order<F: Fabric>() {
     const JOINS: usize = 4;
     let members = if F::ALONE { 1 } else { 5 };
@@ -84,7 +84,7 @@ pub fn joins_of_one_list_are_paired_in_order<F: Fabric>() {
     }
 }
 
-/// A member that was started anew at its address has joined less often than the others: it is in the next group all the same.
+/// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next group.
 pub fn flt_003_a_restarted_member_joins_anew<F: Fabric>() {
     for members in [2, 3, 6] {
         for restarted in [0, 1, members - 1] {
@@ -125,7 +125,7 @@ pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Fabric>() {
             }
             mesh.turns(20);
             mesh.close(closing);
-            // They try again, and nobody is there.
+            // The others join again, without the closed member.
             let joins = joining(&mesh, rest.iter().copied(), members);
             mesh.until(|| joins.iter().all(|join| join.is_ready()).then_some(()));
             for join in joins {
@@ -135,7 +135,7 @@ pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Fabric>() {
     }
 }
 
-/// Who leaves a group before it is there ends the join for all, and the next one is none the worse.
+/// A member that drops its join before the group is formed ends the join for all members. The next join is not affected.
 pub fn flt_003_a_join_that_is_given_up_ends_for_all<F: Fabric>() {
     for members in [2, 3, 5, 8] {
         for leaver in [0, 1, members - 1] {

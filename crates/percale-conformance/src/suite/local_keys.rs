@@ -39,7 +39,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// Pieces whose keys cover them go out and come in, gathered and scattered; without any right a region can be sent from.
+/// Pieces that are covered by their keys are sent and received, gathered and scattered. A region without any right can be sent from.
 pub fn mw_012_work_requests_name_memory_by_local_keys<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);

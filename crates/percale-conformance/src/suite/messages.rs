@@ -7,7 +7,7 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 use crate::random::{Random, seed};
 
-/// Lengths around every limit at which some transport changes its ways.
+/// Lengths around every limit at which some transport changes its protocol.
 pub const SIZES: [usize; 24] = [
     0, 1, 7, 8, 40, 41, 47, 48, 49, 63, 64, 511, 512, 513, 2047, 2048, 2049, 4096, 8191, 8192, 8193, 65_535, 65_536,
     65_537,
@@ -103,7 +103,7 @@ pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let buffer = Memory::blank(2048);
     let mut injected = Vec::new();
-    // Before the connection stands, and after.
+    // Before the connection is established, and after.
     for (number, len) in [0, 1, 8, 40, 41, 512, 513, 2047, 2048].into_iter().cycle().take(60).enumerate() {
         buffer.write(&content(number as u64, len));
         let work = Send::of(buffer.part(0, len)).silent().with(OpFlags::INJECT);
@@ -377,7 +377,7 @@ pub fn msg_012_unexpected_messages_are_kept_in_order<F: Fabric>() {
     mesh.all_done(sends);
 }
 
-/// The receiver is told what arrived and what did not; the sender notices nothing.
+/// The receiver's error reports how many bytes arrived and how many did not; the send succeeds.
 pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for len in [1, 40, 600, 2048, 9000, F::BULK] {

@@ -1,8 +1,8 @@
 //! The tests, generic over the transport.
 //!
 //! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints;
-//! `direct` adds what is done to peers' memory without them; `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
-//! sockets.
+//! `direct` adds accesses to peers' memory that do not involve the peers; `alone` leaves out tests that need a second endpoint; `simulated`
+//! leaves out tests that need descriptors, threads or sockets.
 
 pub mod closing;
 pub mod collectives;

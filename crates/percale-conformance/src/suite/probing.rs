@@ -6,7 +6,7 @@ use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// What a peek says is true, and changes nothing.
+/// A peek reports the message correctly, and changes nothing.
 pub fn tag_004_a_peek_tells_and_touches_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {

@@ -87,7 +87,7 @@ pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
     }
 }
 
-/// Whoever has all of a raw key, mapped, reaches its region; nobody else does, nor anybody when it is mapped no more.
+/// A domain that has mapped a complete raw key can access its region; no other domain can, and none can after the key was unmapped.
 pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
@@ -227,7 +227,7 @@ pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
     }
 }
 
-/// Registration that ends with an event: before it is read nobody reaches anything, and there is no key to show.
+/// Registration that ends with an event: before the event is read, the memory cannot be accessed, and there is no key.
 pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -287,7 +287,7 @@ pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
     }
 }
 
-/// A disabled region has its key, and nobody reaches it: not those either who reached it before.
+/// A disabled region keeps its key and cannot be accessed, not even by peers that accessed it before.
 pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;

@@ -174,7 +174,7 @@ pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
     }
 }
 
-/// Atomic operations do what they say, whatever the way.
+/// Atomic operations have the documented result, whatever path they take.
 pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -272,7 +272,7 @@ pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabr
     }
 }
 
-/// The target is told of writes where that is asked for: by its counter, and by 8 bytes in its queue; after the data.
+/// If requested, writes are reported to the target: by its counter, and by 8 bytes in its queue, after the data.
 pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -286,7 +286,7 @@ pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
             mesh.until(|| (counter.read() > count).then_some(()));
             let write = a.write(peer, content(number, len), part).data(number).start().expect("a write that tells");
             count += 2;
-            // Whoever sees it counted finds the news.
+            // Once the write is counted, its completion is in the queue.
             mesh.until(|| (counter.read() >= count).then_some(()));
             let told = mesh.take(0).expect("news of the write").expect("no error");
             mesh.finish(write).expect("a write that tells");
@@ -327,7 +327,7 @@ pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     }
 }
 
-/// A fenced access starts when what came before is over; one to a peer that nobody knows is refused.
+/// A fenced access starts when earlier operations are over; an access to an unknown peer is refused.
 pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -375,7 +375,7 @@ pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
     }
 }
 
-/// An injected write is copied; it is told only when it fails.
+/// An injected write is copied; its initiator gets a completion only if it fails.
 pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh, &[0; 2048]) {
@@ -448,7 +448,7 @@ pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     assert_eq!(bytes[..100], [7; 100]);
 }
 
-/// Whoever may sleep has nothing to read: also where an answer about a key ends what waited for it.
+/// `try_wait` allows a thread to sleep only if no result is unread, also where an answer about a key ends operations that waited for it.
 pub fn results_are_seen_before_sleeping<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));

@@ -69,7 +69,7 @@ pub fn safe_multi_receive<F: Fabric>() {
     assert_eq!(many.finish().buffer.len(), 100);
 }
 
-/// A send whose handle is gone still arrives, or was cancelled; its buffer lives until then and not longer.
+/// A send with a dropped or forgotten handle still arrives, or was cancelled; its buffer lives until then and not longer.
 pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     for (forget, turns) in [(false, 0), (false, 1), (false, 50), (true, 0), (true, 50)] {
@@ -120,7 +120,7 @@ pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Fabric>() {
                         same(&target.read(), &content(1, len), "the message of a dropped receive");
                     }
                 }
-                // Delivered, whoever still wanted it: nothing hangs, and nothing wrote into freed memory.
+                // The message is delivered whether or not its receive still exists: nothing hangs, and nothing wrote into freed memory.
                 let back = mesh.finish(sending).expect("the send").buffer;
                 same(&back.into_vec(), &content(1, len), "the source");
             }

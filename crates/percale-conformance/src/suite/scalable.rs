@@ -188,7 +188,7 @@ pub fn av_051_a_receive_is_directed_at_a_context<F: Fabric>() {
     assert_eq!(world.finish(second).expect("a message").to_vec(), [1; 8]);
 }
 
-/// Who names a context that there is not is told so.
+/// A send to a context that does not exist fails, and the error names the context.
 pub fn ctx_003_a_context_that_there_is_not_is_refused<F: Fabric>() {
     let mut world = World::<F>::new("a context that there is not is refused");
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
@@ -200,7 +200,7 @@ pub fn ctx_003_a_context_that_there_is_not_is_refused<F: Fabric>() {
     for (index, errno) in [(3, libc_einval()), (1, libc_ebusy())] {
         assert_eq!(world.scalable[0].open(index, builder()).expect_err("it is not to be had").errno(), errno);
     }
-    // A context that only sends is no one's to name.
+    // A context that only sends cannot be named by a peer.
     let one =
         world.domain.scalable_endpoint().contexts(2).receiving(1).bind(world.fabric.address()).expect("an endpoint");
     let peer = world.vector.insert(one.address()).expect("an address");
@@ -242,7 +242,7 @@ pub fn ctx_001_memory_is_accessed_through_contexts<F: Fabric>() {
     }
 }
 
-/// A context may be opened after somebody has sent to it.
+/// A context may be opened after a peer has sent to it.
 pub fn ctx_004_a_context_that_is_not_open_yet_is_waited_for<F: Fabric>() {
     let mut world = World::<F>::unopened("a context that is not open yet is waited for");
     world.contexts[0][0] = Some(world.open(0, 0));
@@ -364,7 +364,7 @@ pub fn ctx_006_threads_drive_contexts_of_their_own<F: Fabric>() {
                         }
                         sends.into_iter().for_each(|send| drop(send.wait().expect("a send")));
                     }
-                    start.wait(); // Nobody leaves before all have what they are to get.
+                    start.wait(); // No thread ends before all have received their messages.
                 });
             }
         }

@@ -84,7 +84,7 @@ impl<F: Fabric> World<F> {
         self.finish(sender.send(self.peers[1], vec![byte; 100]).start().expect("a send")).expect("it is sent");
     }
 
-    /// The message that a receive took, and from whom it is.
+    /// Returns the first byte of the message that a receive took, after a check of its source.
     fn got(&self, receive: impl IntoFuture<Output = Result<Received, OperationError>>) -> u8 {
         let got = self.finish(receive).expect("a message");
         assert_eq!(got.source, Some(self.peers[0]), "{}: the source is the plain number", F::NAME);
@@ -108,13 +108,13 @@ pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Fab
     let later = directed(1);
     world.send(1, 14);
     assert_eq!(world.got(later), 14);
-    // From anybody.
+    // From any source.
     let any = world.plain().recv(vec![0; 100]).start().expect("a receive");
     world.send(0, 15);
     assert_eq!(world.got(any), 15);
 }
 
-/// Each half is closed and opened for itself: what waits for it ends, and the other half goes on.
+/// Each half is closed and opened by itself: operations that wait for it end, and the other half continues.
 pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Fabric>() {
     let world = World::<F>::new("each half is closed for itself");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");

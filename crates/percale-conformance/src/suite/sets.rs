@@ -14,7 +14,7 @@ use crate::fabric::Fabric;
 use crate::memory::content;
 use crate::watchdog::Watchdog;
 
-/// What a target's writes are told by.
+/// The objects that report writes to a target.
 #[derive(Debug, Default)]
 struct Told {
     queue: CompletionQueue,
@@ -23,7 +23,7 @@ struct Told {
 }
 
 impl Told {
-    /// An initiator, and a target that reports here; nobody makes progress on it but who waits.
+    /// Returns an initiator, and a target that reports here. Only waiting threads drive the target.
     fn two<F: Fabric>(&self) -> (SharedEndpoint, SharedEndpoint) {
         two_shared::<F>(Progress::Manual, |endpoint| {
             endpoint.receive_queue(&self.queue).remote_write_counter(&self.counter).event_queue(&self.events)

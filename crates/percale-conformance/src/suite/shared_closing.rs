@@ -25,7 +25,7 @@ struct Ends {
     last_released: bool,
 }
 
-/// A member that closes, one that stays, and who sends to the first.
+/// A member that closes, one that stays, their queues, and the ends that were reported.
 struct Members {
     closes: Option<Endpoint>,
     stays: Endpoint,
@@ -137,7 +137,7 @@ pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() 
             (0..RECEIVES).all(|context| ends.contains_key(&context))
                 && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
         };
-        // Own queues go with their endpoint, and with them what nobody has read; what ended while it closed is not among that.
+        // An endpoint's own queues are closed with it, and their unread results are lost; those of receives that ended while it closed are not.
         while !is_over(&members.ends) {
             turn(&members);
             members.read();

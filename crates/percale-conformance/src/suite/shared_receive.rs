@@ -65,7 +65,7 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// Who sends to this sharer.
+    /// Returns the endpoint that sends to this sharer.
     fn sender(&self, number: usize, to: usize) -> usize {
         if F::ALONE { to } else { SHARERS + number % 2 }
     }
@@ -144,7 +144,7 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
             same(&got.to_vec(), &content(number, 60), "a message that came before");
         }
     }
-    // An endpoint's own receive goes first, and what it took nobody else gets.
+    // An endpoint's own receive goes first, and no other receive gets the message that it took.
     world.send(0, 1, None, b"own");
     world.turns();
     let one = world.endpoints[1].as_ref().expect("it is open");
@@ -355,7 +355,7 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Fabric>() {
     world.send(0, 1, None, b"lost too");
     world.turns();
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
-    world.endpoints[1] = None; // It was told of the receive, and closes.
+    world.endpoints[1] = None; // The receive was offered to it, and it closes.
     world.turns();
     // If it still got its message to the receive, that is over; else the receive is another's.
     let receiving = match receiving.is_ready() {
@@ -394,7 +394,7 @@ pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Fabric>() {
     assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
 }
 
-/// Two connected endpoints: who called, and who accepted and shares receives.
+/// Returns two connected endpoints: the client, and the server, which shares receives.
 fn connected(
     domain: &Domain,
     listener: &Listener,

@@ -53,7 +53,7 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Fabric>() {
                 assert_eq!(got, round.to_le_bytes());
                 inject(&sleeper, round, &got);
             }
-            // What was injected last may still have to leave.
+            // The last injected message may still have to be sent.
             for _ in 0..1000 {
                 sleeper.progress();
             }
@@ -90,7 +90,7 @@ pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Fabric>() {
     assert!(mesh.finish(waiting).is_ok());
 }
 
-/// Whoever sleeps on the descriptor is woken, though another waiter came and went in between.
+/// A thread that sleeps on the descriptor is woken, although another waiter came and went in between.
 pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Fabric>() {
     let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -170,7 +170,7 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
         });
         waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
         let task = format!("/proc/self/task/{}", told.recv().expect("the sleeper").as_raw_nonzero());
-        // Nanoseconds on a processor, and how often it was given one; nobody reads the time in between.
+        // Nanoseconds on a processor, and the number of times that it was given one; the value in between is not used.
         let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
         let asleep = || {
             let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
@@ -234,7 +234,7 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
     }
 }
 
-/// RES-007: an endpoint whose peers have left sleeps: no timer of theirs keeps its descriptor readable.
+/// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
 pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Fabric>() {
     let timeout = Duration::from_millis(200); // So timers tick every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
@@ -243,7 +243,7 @@ pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Fabric>() {
     let endpoint = mesh.endpoint(0);
     mesh.until(|| endpoint.describe_peers().iter().all(|(_, how)| how.starts_with("loopback")).then_some(()));
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-    // Whatever came with the end may wake it once or twice; a timer that nobody reads does so for ever.
+    // Events of the end may wake it once or twice; a timer that is never read does so for ever.
     let quiet = (0..20).any(|_| {
         mesh.turns(10);
         endpoint.try_wait()

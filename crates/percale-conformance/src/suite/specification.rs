@@ -65,7 +65,7 @@ pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
         assert_eq!(error.errno(), libc::EINVAL);
     }
     register(ALL, &[memory.slice(0, 0)]).expect("the only piece may be empty");
-    // SAFETY: it is not registered, so nobody touches it.
+    // SAFETY: the segment is not registered, so it is never accessed.
     let wraps = unsafe { Segment::new(memory.as_ptr(), usize::MAX - 100) };
     for pieces in [&[wraps][..], &[memory, wraps]] {
         match register(ALL, pieces) {

@@ -6,7 +6,7 @@ use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Of the messages whose tag agrees in the bits that count, the oldest.
+/// A receive takes the oldest of the messages that agree with its tag in the bits that are not ignored.
 pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {

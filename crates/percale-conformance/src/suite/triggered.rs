@@ -148,7 +148,7 @@ pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Fabric>() 
     assert_eq!((sends.value() - before, writes.value()), (2, 1));
 }
 
-/// What was received is sent on, by nobody's hand.
+/// A received message is sent on without a call of the program.
 pub fn trig_013_a_receive_sets_a_send_off<F: Fabric>() {
     let arrivals = Arc::new(Counter::new());
     let mesh = Mesh::<F>::with(
@@ -157,7 +157,7 @@ pub fn trig_013_a_receive_sets_a_send_off<F: Fabric>() {
         |number, endpoint| if number == 1 { endpoint.receive_counter(&arrivals) } else { endpoint },
     );
     if F::ALONE {
-        return; // Nobody to send on to.
+        return; // There is no other endpoint to send to.
     }
     mesh.connect();
     let before = arrivals.value();
@@ -198,7 +198,7 @@ pub fn trig_016_what_is_cancelled_never_begins<F: Fabric>() {
     assert!(!counter.has_work());
 }
 
-/// The counter does not care.
+/// The counter forgets the operations of an endpoint that closes, and can still be used.
 pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Fabric>() {
     let mut mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -209,7 +209,7 @@ pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Fabric>() {
     mesh.close(0);
     assert!(!counter.has_work(), "what waited is forgotten");
     counter.add(1);
-    // And the other way round: what waits for a counter that is dropped never begins, and says so.
+    // Conversely, an operation that waits for a counter that is dropped never begins, and fails.
     if !F::ALONE {
         let counter = Counter::new();
         let lost = mesh.when(1, mesh.sending(1, Send::of(Memory::content(1, 64))), &counter, 1);

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::Random;
 
-/// Steps, unless `PERCALE_STEPS` says how many.
+/// The number of steps, unless `PERCALE_STEPS` sets it.
 const STEPS: usize = 3000;
 const COUNTERS: usize = 4;
 

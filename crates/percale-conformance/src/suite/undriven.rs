@@ -9,7 +9,7 @@ use percale::{CompletionQueue, Counter, Endpoint, Entry, PostError, WaitSet};
 use crate::fabric::Fabric;
 use crate::watchdog::Watchdog;
 
-/// They are refused as long as the endpoint has one owner, with and without a timeout, and say what to do.
+/// Waits are refused as long as the endpoint has one owner, with and without a timeout, and the error names the remedy.
 pub fn waits_that_no_thread_could_end_are_refused<F: Fabric>() {
     let _watchdog = Watchdog::new("waits that no thread could end are refused");
     let fabric = F::new(1);
@@ -34,7 +34,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Fabric>() {
         }
     };
     refused();
-    // Also while something is under way. What is there already is given.
+    // Also while an operation is under way. Results that exist already are returned.
     let receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
     inject(&endpoint, me);
     refused();

@@ -54,7 +54,7 @@ pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to
     }
 }
 
-/// What one has inserted, another sends to by its number, and may not change if he only reads.
+/// A peer that one handle inserted can be sent to by its number through a read-only handle, which cannot change the vector.
 pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
@@ -69,7 +69,7 @@ pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Fabric>
     says(&mesh, &endpoint, peer);
 }
 
-/// A vector stays as long as an endpoint uses it, whoever gives it up.
+/// A vector stays as long as an endpoint uses it, even after all handles are dropped.
 pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
@@ -79,7 +79,7 @@ pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Fabric>() {
     says(&mesh, &endpoint, peer);
 }
 
-/// A range is one entry, whose every part is a peer like others.
+/// A range is one entry; each of its parts is a peer like any other.
 pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
@@ -115,7 +115,7 @@ pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Fabric>() {
     }
 }
 
-/// Nobody is sent to who was removed, until he is inserted again.
+/// A removed peer cannot be sent to until it is inserted again.
 pub fn av_046_av_047_av_050_who_was_removed_is_not_sent_to<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();

@@ -99,7 +99,7 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
             for receiving in receives {
                 same(&receiving.wait().expect("a message").to_vec(), &content(1, len), "a message");
             }
-            // Nobody drives the receiver any more: what its sender still has to do it can do alone.
+            // The receiver is not driven any more: its sender can finish its part alone.
         });
     }
     // A failure ends the wait.
@@ -113,7 +113,7 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
     receiving.wait().expect_err("it is cut off");
 }
 
-/// Nobody but the two blocked threads makes progress.
+/// Only the two blocked threads make progress.
 pub fn cmp_016_blocking_calls_make_progress<F: Fabric>() {
     let _watchdog = Watchdog::new("blocking calls make progress");
     let (a, b) = two::<F>();
@@ -172,8 +172,8 @@ pub fn futures_of_tokio<F: Fabric>() {
     });
 }
 
-/// An endpoint with one owner is given to many threads while messages are under way: one that nobody expects yet, and a long
-/// one. From then on a counter drives it for whoever waits.
+/// An endpoint with one owner is shared with many threads while messages are under way: an unexpected one, and a long one.
+/// From then on a counter drives the endpoint for the thread that waits on it.
 pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Fabric>() {
     let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
     let fabric = F::new(1);
@@ -257,7 +257,7 @@ pub fn automatic_progress_needs_no_calls<F: Fabric>() {
         scope.spawn(|| {
             let receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
             barrier.wait();
-            done.wait(); // No call into percale until the sender is told of the delivery.
+            done.wait(); // No call into percale until the delivery is reported to the sender.
             same(&receiving.wait().expect("a message").to_vec(), &content(1, 3 * F::BULK), "the message");
         });
         barrier.wait();

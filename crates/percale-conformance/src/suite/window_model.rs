@@ -1,7 +1,7 @@
 //! Random operations on regions, windows, keys and endpoints against a plain model of them.
 //!
-//! The model knows what each key gives, to whom, and every byte. Station 1 owns the memory. Users are stations 0 and 2, and an endpoint of
-//! the owner's own domain that talks to itself, and is closed and opened again.
+//! The model knows the access that each key gives, the users that it is for, and every byte. Station 1 owns the memory. Users are stations 0
+//! and 2, and an endpoint of the owner's own domain that sends to itself, and is closed and opened again.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const REGIONS: usize = 3;
 const WINDOWS: usize = 6;
 const LEN: usize = 24_000;
 
-/// Who uses a key: a user by number, or anybody.
+/// The user of a key: one user by number, or `None` for every user.
 type Who = Option<usize>;
 /// The endpoint of the owner's domain that talks to itself.
 const INNER: usize = 2;
@@ -374,7 +374,7 @@ impl<F: Fabric> Model<'_, F> {
         self.count(["reads", "writes", "additions"][kind], wanted.is_ok());
     }
 
-    /// What windows say of themselves.
+    /// Checks the states that windows report.
     fn query(&self) {
         for (at, window) in self.windows.iter().enumerate() {
             let Some(window) = window else { continue };

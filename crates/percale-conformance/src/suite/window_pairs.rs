@@ -1,4 +1,4 @@
-//! Windows and endpoints: through whom a key works, how it ends with an endpoint, and how peers give it back.
+//! Windows and endpoints: through which endpoint a key works, how it ends with an endpoint, and how peers give it back.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::fabric::Fabric;
 use crate::memory::{content, same};
 use crate::mesh::{Mesh, Station};
 
-/// Another endpoint of a station's domain that knows station 0, and is driven by whoever calls.
+/// Opens another endpoint in a station's domain. It knows station 0 and itself, and is driven by the caller.
 fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
     let domain = mesh.station(number).domain.clone();
     let vector = domain.address_vector().build().expect("a vector");
@@ -122,7 +122,7 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
                 let address = endpoint.address();
                 endpoint.close().expect("a 2B window does not hold it");
                 assert_eq!(window.state(), WindowState::Unbound);
-                // Who has its address after it cannot use its windows.
+                // An endpoint that gets its address afterwards cannot use its windows.
                 let vector = domain.address_vector().build().expect("a vector");
                 let next = domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
                 let me = vector.insert(next.address()).expect("an address");
@@ -145,7 +145,7 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
     }
 }
 
-/// A peer's message invalidates: eager and offered, expected and not, tagged and not; the receiver is told which key died.
+/// A peer's message invalidates: eager and offered, expected and not, tagged and not; the completion of the receive names the dead key.
 pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -186,7 +186,7 @@ pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
                 mesh.finish(receive).expect_err("it was cancelled");
             }
         }
-        // What comes without a key says so.
+        // A message without a key reports that it invalidated none.
         let receive = owner.recv(vec![0; 8]).start().expect("a receive");
         mesh.finish(user.send(mesh.peer(1), vec![1; 8]).data(7)).expect("a send");
         let got = mesh.finish(receive).expect("a message");
@@ -293,7 +293,7 @@ pub fn mw_049_a_windows_owner_need_make_no_progress<F: Fabric>() {
     }
 }
 
-/// Whether the device has windows, as the owner says once its peer has a queue pair for accesses.
+/// Returns whether the device has windows, as the owner reports once its peer has a queue pair for accesses.
 fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     mesh.until(|| {
         assert!(user_reads(mesh, name).is_ok());
@@ -302,7 +302,7 @@ fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     })
 }
 
-/// Drives the user alone, for so long at most, until it is done; whether it is.
+/// Drives only the user until `done` holds, at most for this time. Returns whether it holds.
 fn during_one<F: Fabric>(mesh: &Mesh<F>, time: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begun = std::time::Instant::now();
     while !done() && begun.elapsed() < time {

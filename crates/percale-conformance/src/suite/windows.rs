@@ -1,4 +1,4 @@
-//! Memory windows, by the safe face: what each kind is and how it is bound, what its key gives, and how it ends.
+//! Memory windows, through the safe API: what each kind is and how it is bound, what its key gives, and how it ends.
 //!
 //! The owner is station 1, the user station 0. Every test runs on memory of both kinds, and every access is made several times:
 //! local peers reach a window by themselves only from the second one on.
@@ -98,7 +98,7 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// A new window reaches nothing; the handle says what the window is, at every point of its life.
+/// A new window gives access to nothing; the handle reports what the window is, at every point of its life.
 pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(2, |domain| domain.windows(two), |_, endpoint| endpoint);
@@ -336,7 +336,7 @@ pub fn mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations<F: Fabric>()
     }
 }
 
-/// A bind and a local invalidation need nobody else, and are told where that was asked for.
+/// A bind and a local invalidation need no peer, and are reported if a completion is requested.
 pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
     use percale::OpFlags;
     let mesh = Mesh::<F>::connected(2);
@@ -355,7 +355,7 @@ pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
         let entry = only_the_owner(context).expect("it is bound");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::BIND, name.key));
         assert_eq!(user_reads(&mesh, name), bytes(0..8));
-        // Errors come as completions, also of what would not have been told.
+        // Errors are reported as completions, also those of operations without a completion.
         let silent = mesh.context();
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
         assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);

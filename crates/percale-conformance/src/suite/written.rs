@@ -40,7 +40,7 @@ pub fn xpu_013_what_is_written_already_begins_at_once<F: Fabric>() {
     mesh.all_done([sent, received]);
 }
 
-/// Who writes out of turn changes nothing.
+/// Writing variables in another order does not change the order in which operations begin.
 pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     let all: [Variable; 4] = variables(&mesh);
@@ -97,7 +97,7 @@ pub fn xpu_013_every_kind_waits_for_its_variable<F: Fabric>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The others begin as if it had never been there, and nobody hangs when the endpoint closes.
+/// The other operations begin as if the cancelled one had never existed, and nothing hangs when the endpoint closes.
 pub fn xpu_017_what_is_cancelled_never_begins<F: Fabric>() {
     let mut mesh = Mesh::<F>::connected(2);
     let [first, second, third, never] = variables(&mesh);
@@ -119,7 +119,7 @@ pub fn xpu_017_what_is_cancelled_never_begins<F: Fabric>() {
     assert!(never.is_written());
 }
 
-/// The safe face: whoever waits sees a store that another thread makes without a word; a counter may count the end.
+/// The safe API: a waiting thread sees a store that another thread makes without a notification; a counter may count the end.
 pub fn xpu_013_a_store_of_another_thread_ends_a_wait<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     for pause in [0, 5, 30] {

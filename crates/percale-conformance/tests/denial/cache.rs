@@ -92,7 +92,7 @@ pub(crate) fn cache() {
             }
         }
         if round % 2 == 0 {
-            // SAFETY: this test's own mapping, which the cache is to hear of.
+            // SAFETY: this test's own mapping. The cache must be notified of the change.
             unsafe { munmap(start, len) }.expect("an end of the mapping");
         }
         EPOCH.fetch_add(1, Ordering::SeqCst);

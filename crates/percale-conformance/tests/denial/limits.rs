@@ -64,7 +64,7 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
                 let fabric = ("PERCALE_FABRIC", "any");
                 let variables = [&[fabric, ("PERCALE_LIMIT", &told)], &space::HEAP[..]].concat();
                 let (limited, peer, took) = run_two(&variables, &[fabric]);
-                // A process that has no descriptor left says so to its peer, whose error is the first.
+                // A process without descriptors reports this to its peer, and the peer's error comes first.
                 let known = match (&limited, &peer) {
                     (Outcome::Error(own), Some(Outcome::Error(peers))) => Outcome::Error(format!("{own}; {peers}")),
                     _ => limited.clone(),
@@ -87,7 +87,7 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
 const PROCESSES: usize = 12;
 const DESCRIPTORS: u32 = 40;
 
-/// Exchanges a message with each peer, and says over which transports.
+/// Exchanges a message with each peer, and reports over which transports.
 pub(crate) fn mesh() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let (vector, events) = (domain.address_vector().build().expect("a vector"), EventQueue::default());
@@ -160,7 +160,7 @@ pub(crate) fn last() {
     }
 }
 
-/// Whether the other side of `stream` keeps it open for a while without saying anything.
+/// Whether the other side of `stream` keeps it open for a while without sending anything.
 fn is_kept(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     matches!(stream.read(&mut [0; 1]), Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
@@ -177,7 +177,7 @@ fn flt_006_the_caller_that_takes_the_last_descriptor_keeps_it_until_another_one_
     assert!(is_kept(&mut first), "the only caller was turned away");
     let mut second = call();
     assert!(is_kept(&mut second), "the newer caller was turned away");
-    // The older one, which has not said anything, is told why.
+    // The older caller, which has not sent anything, receives the reason.
     let mut said = Vec::new();
     first.read_to_end(&mut said).expect("what it is told");
     assert!(!said.is_empty(), "it was turned away without a word");

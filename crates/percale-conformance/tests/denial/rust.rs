@@ -19,7 +19,7 @@ const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 /// The key of what peers access.
 const KEY: u64 = 7;
 
-/// How long an operation may take: what ends by this is told apart from what ends by itself.
+/// How long an operation may take: an end by this limit is distinguished from an end by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -68,7 +68,7 @@ pub(crate) fn pair() {
     }
 }
 
-/// Whether the test has said something, or has ended.
+/// Whether the test has sent a line, or has ended.
 fn is_over() -> bool {
     let input = std::io::stdin();
     let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -146,7 +146,7 @@ fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     run_two(&[transport, call[0], call[1], call[2]], &[transport])
 }
 
-/// Both sides, as they are told.
+/// Runs both sides, with these environment variables. Returns their outcomes, and the time that they took.
 pub(crate) fn run_two(first: &[(&str, &str)], second: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) {
     let mut denied = Helper::start("pair", first);
     let mut clock = Clock::start();

@@ -49,7 +49,7 @@ mod conformance {
     }
 }
 
-/// Tagged ping-pongs between two endpoints, by the raw face.
+/// Tagged ping-pongs between two endpoints, through the raw API.
 struct PingPong<F: Fabric> {
     mesh: Mesh<F>,
     memory: [Memory; 2],
@@ -61,7 +61,7 @@ impl<F: Fabric> PingPong<F> {
         Self { mesh, memory: [Memory::content(1, 2048), Memory::blank(2048)] }
     }
 
-    /// One message of `len` bytes from one to the other, whose receive is posted before.
+    /// Sends one message of `len` bytes. The receive is posted before.
     fn go(&self, from: usize, to: usize, len: usize, inject: bool) {
         let (a, b) = (self.mesh.endpoint(from), self.mesh.endpoint(to));
         let (source, target) = (self.memory[from % 2].part(0, len), self.memory[to % 2].part(0, len));
@@ -74,7 +74,7 @@ impl<F: Fabric> PingPong<F> {
             context,
             flags,
         };
-        // SAFETY: the memory is never freed, and nobody touches it before the completion.
+        // SAFETY: the memory is never freed, and no code touches it before the completion.
         unsafe { b.post_recv(&receive) }.expect("a receive");
         let flags = if inject { OpFlags::INJECT } else { flags };
         let peer = self.mesh.peer(to);
@@ -122,7 +122,7 @@ fn allocate_nothing<F: Fabric>() {
     assert!(verification > 0, "the allocator counts");
 }
 
-/// What a thread under strace calls while it plays 20,000 ping-pongs; how it comes to have a connection is its own affair.
+/// Checks the system calls of a thread under strace while it plays 20,000 ping-pongs. Calls that set up its connection do not count.
 fn call_no_system(transport: &str) {
     let traced = std::process::Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {

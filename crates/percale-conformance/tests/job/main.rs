@@ -41,7 +41,7 @@ impl Size {
     }
 }
 
-/// What one says to another: who, to whom, and something that follows from both.
+/// The message from one endpoint to another: both numbers, and a value that follows from both.
 fn message(from: usize, to: usize) -> [u8; MESSAGE] {
     let mut bytes = [0; MESSAGE];
     let words = [from as u64, to as u64, (from as u64) << 32 ^ (to as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)];
@@ -73,7 +73,7 @@ impl Job {
         Self { size, network, endpoints: Vec::new(), vector, _nodes: nodes }
     }
 
-    /// Names everybody by one range; tells its bytes.
+    /// Inserts all endpoints as one range. Returns the bytes that it takes.
     fn name(&self) -> isize {
         let before = in_use();
         let inserted =
@@ -117,7 +117,7 @@ impl Job {
         expected
     }
 
-    /// Everybody receives what was sent to him, once each; from whom is known.
+    /// Every endpoint receives each message that was sent to it once, with its source.
     fn receive(&self, expected: &mut [Vec<usize>]) {
         for (to, from) in expected.iter_mut().enumerate() {
             from.sort_unstable();
@@ -214,7 +214,7 @@ mod sim {
             assert!(range <= 100, "{range} bytes for the range");
             assert!(most as isize + range <= 2048, "{most} bytes and a range's {range}");
             assert!(idle <= IDLE, "{idle} bytes for an idle endpoint");
-            // Whoever is in the vector and was never heard of costs nothing.
+            // A peer in the vector takes no memory of an endpoint that never communicates with it.
             let quiet = job.endpoints[0].naming_bytes();
             let before = in_use();
             let more = job.vector.insert_symmetric("10.64.0.0", 10_000, "5000", 100).expect("a range");
@@ -227,5 +227,5 @@ mod sim {
     }
 }
 
-/// Bytes that an endpoint may take that nobody has talked to.
+/// The most bytes that an endpoint without any communication may take.
 const IDLE: isize = 5 << 10;

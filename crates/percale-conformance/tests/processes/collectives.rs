@@ -21,7 +21,7 @@ crate::on!(shm, tcp: {
 
 /// How long a sum may take to fail before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So many sums show that a group is one.
+/// The number of sums that show that a group works.
 const SOME: u64 = 30;
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
@@ -56,7 +56,7 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
     all
 }
 
-/// A member: sums until it is told not to, or a sum fails.
+/// A member: sums until the test ends it, or a sum fails.
 pub(crate) fn summand() {
     rounds("a member of a group of processes that sums", |group, round, bytes| {
         let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
@@ -66,7 +66,8 @@ pub(crate) fn summand() {
     });
 }
 
-/// A member: is in one group after the other, as members die and others come in their place. Says so when the sums of one are right, and when it ends.
+/// A member: joins one group after the other, as members die and others take their place. Reports when the sums of a group are right, and
+/// when the group ends.
 pub(crate) fn rejoiner() {
     let _watchdog = Watchdog::new("a member of one group after the other");
     let open = open_as_told();
@@ -75,7 +76,7 @@ pub(crate) fn rejoiner() {
     loop {
         let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
         let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause)) else {
-            std::thread::sleep(Duration::from_millis(3)); // Somebody is not there, or has heard late who was not.
+            std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has learned late which one was.
             continue;
         };
         for round in 0.. {
@@ -100,7 +101,7 @@ const fn number(from: usize, to: usize, round: u64) -> u64 {
     (from as u64) << 32 | (to as u64) << 16 | round & 0xFFFF
 }
 
-/// A member: exchanges blocks until it is told not to, or that fails. Everybody is the root in turn.
+/// A member: exchanges blocks until the test ends it, or an exchange fails. Each member is the root in turn.
 pub(crate) fn exchanger() {
     rounds("a member of a group of processes that exchanges", |group, round, bytes| {
         let (rank, members) = (group.rank(), group.size());
@@ -134,7 +135,7 @@ pub(crate) fn exchanger() {
     });
 }
 
-/// A member of a group: does this until it is told not to, or it fails.
+/// A member of a group: makes rounds until the test ends it, or a round fails.
 fn rounds(
     name: &'static str,
     mut act: impl FnMut(&Group<'_, percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
@@ -193,14 +194,14 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     }
 }
 
-/// One is killed in the middle of it: every sum of the others ends in error, and nobody hangs.
+/// A member is killed during sums: every sum of the others ends in an error, and no member hangs.
 fn flt_001_a_killed_member_ends_every_sum(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every sum");
     let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
     a_killed_member_ends_it(transport, "summand", &all);
 }
 
-/// The same of what they exchange.
+/// Like [`flt_001_a_killed_member_ends_every_sum`], but for exchanges of blocks.
 fn flt_001_a_killed_member_ends_every_exchange(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every exchange");
     let all = [(2, SHORT), (3, SHORT), (5, SHORT), (8, SHORT), (2, LONG), (3, LONG), (5, LONG / 4)];

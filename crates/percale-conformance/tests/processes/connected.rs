@@ -44,7 +44,7 @@ impl Party {
         self.ends.len() - 1
     }
 
-    /// Drives everything until `done` says something.
+    /// Drives all endpoints until `done` returns a value.
     #[track_caller]
     fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
         let until = Instant::now() + PATIENCE;
@@ -80,7 +80,7 @@ impl Party {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
 
-    /// Waits for the end of a connection by its peer's death; nothing else is told.
+    /// Waits for the end of a connection by its peer's death; there must be no other event.
     #[track_caller]
     fn dies(&self, end: usize) {
         match self.event() {
@@ -96,7 +96,7 @@ impl Party {
     }
 }
 
-/// A server that was told to accept so many requests; it echoes on all of them in turn, until it is to be quiet.
+/// A server that accepts `PERCALE_COUNT` requests, and echoes on all of them in turn, until the test asks it to be quiet.
 pub(crate) fn server() {
     let mut party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -136,7 +136,7 @@ pub(crate) fn client() {
     drop(party.until(|| party.events.read()));
 }
 
-/// A listener that answers nobody.
+/// A listener that answers no request.
 pub(crate) fn silent_listener() {
     let party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -187,7 +187,7 @@ fn con_019_flt_001_a_killed_client_ends_its_connection(transport: &str) {
     assert_eq!(helper.hear(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
-    // What it said before is still there.
+    // What it sent before is still there.
     let got = party.ends[end].recv(vec![0; 100]).wait().expect("it was sent before");
     assert_eq!(got.to_vec(), b"the last word");
     party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("there is no more");
@@ -206,7 +206,7 @@ fn con_016_the_request_of_a_killed_client_is_gone(transport: &str) {
     let accepted = party.domain.endpoint().accept(&request, b"").map(drop);
     assert!(matches!(accepted, Err(ConnectionError::Gone)), "{accepted:?}");
     assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
-    // The listener goes on.
+    // The listener continues.
     let mut helper = Helper::start("client", &[variables[0], variables[1], ("PERCALE_STAGE", "connected")]);
     let request = party.request();
     party.open(|builder| builder.accept(&request, b""));
@@ -262,7 +262,7 @@ fn con_020_two_processes_have_two_connections(transport: &str) {
             assert_eq!(echo.to_vec(), [number; 100], "each connection has its own messages");
         }
     }
-    // One ends, the other goes on.
+    // One ends, the other continues.
     party.ends[1].shutdown().expect("it stands");
     let end = &party.ends[0];
     end.send(end.peer(), "still here").wait().expect("a send");

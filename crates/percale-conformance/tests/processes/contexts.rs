@@ -21,7 +21,7 @@ crate::on!(shm, tcp: {
 /// Bits of addresses for receive contexts.
 const BITS: u32 = 2;
 
-/// A helper that sends when it is told: to this one of the contexts in `PERCALE_PEER`, so many bytes.
+/// A helper that sends on request: to one of the contexts in `PERCALE_PEER`, with a given number of bytes.
 pub(crate) fn caller() {
     let domain = domain(&told("PERCALE_FABRIC"), |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
@@ -101,7 +101,7 @@ impl Party {
     }
 }
 
-/// It failed because the peer died.
+/// Checks that an operation failed because the peer died.
 #[track_caller]
 fn died<T: std::fmt::Debug>(result: Result<T, OperationError>) {
     let error = result.expect_err("the peer is dead");
@@ -115,7 +115,7 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
     assert_eq!(got.source, Some(from));
 }
 
-/// It had sent to two of three contexts: what waits for it there ends; the contexts, and the other peer, go on.
+/// The killed peer had sent to two of three contexts: operations that wait for it there end; the contexts and the other peer continue.
 fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends what two contexts wait for");
     let domain = domain(transport, |domain| domain);
@@ -150,7 +150,7 @@ fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str
     party.meet(&mut party.caller(&there));
 }
 
-/// It had sent to two endpoints that share receives: shared receives from it end, others wait on, and what it sent is kept.
+/// The killed peer had sent to two endpoints that share receives: shared receives from it end, others still wait, and its messages are kept.
 fn flt_001_ctx_009_a_killed_peer_ends_shared_receives_from_it(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends shared receives from it");
     let domain = domain(transport, |domain| domain);

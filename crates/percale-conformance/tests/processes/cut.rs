@@ -12,7 +12,7 @@ crate::on!(tcp: { msg_013_half_arrived_messages_of_the_dead_count_no_more });
 
 /// A message that travels with its head, in many segments.
 const LEN: usize = 300_000;
-/// Of what a caller sends, so much reaches whom it calls: the set-up, and about half of a message.
+/// The bytes of a caller that reach its target: the set-up, and about half of a message.
 const PASSED: usize = LEN / 2;
 
 /// Passes one connection on to `to`, and cuts it when the caller has sent [`PASSED`] bytes.
@@ -56,7 +56,7 @@ fn msg_013_half_arrived_messages_of_the_dead_count_no_more(transport: &str) {
             drop(sending);
         });
     }
-    // Whoever is told to offer may not inject.
+    // A sender that the receiver has asked to offer its messages may not inject.
     let friend = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = friend.insert(&receiver.endpoint.address().to_string());
     friend.inject(peer, 2, b"hello");

@@ -11,7 +11,7 @@ use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
 /// Calls that make memory for a pair of processes, or give it pages, and how they fail from some moment on. EINTR stands for a sandbox that
-/// answers so always.
+/// always returns it.
 const FAILURES: [(&str, i64, i32); 8] = [
     ("memfd_create", libc::SYS_memfd_create, libc::EPERM),
     ("memfd_create", libc::SYS_memfd_create, libc::ENOMEM),
@@ -42,7 +42,7 @@ fn deny(call: i64, error: i32) -> bool {
     privileges == 0 && done == 0
 }
 
-/// Signals at short intervals, whose handler makes calls return EINTR.
+/// Starts signals at short intervals. Their handler makes calls return EINTR.
 fn interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all fields of this structure may be zero: no flags, so that calls are not restarted.
@@ -56,7 +56,7 @@ fn interrupt() {
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
 }
 
-/// A process in which a call begins to fail before or after it has a connection: it goes on by what is left.
+/// A process in which a call begins to fail before or after it has a connection: it continues with the remaining transports.
 pub(crate) fn denied() {
     let open = open_as_told();
     open.say_address();

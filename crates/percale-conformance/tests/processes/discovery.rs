@@ -1,4 +1,4 @@
-//! Discovery where something is missing: it answers, says what and why, and what is left works.
+//! Discovery on a host where something is missing: it succeeds, reports what is missing and why, and the rest works.
 
 #![expect(unsafe_code, reason = "forbids itself system calls, in a process of its own; each block states its reason")]
 
@@ -46,7 +46,7 @@ fn con_011_discovery_without_cma_says_so() {
     assert!(answer.contains("shm: true") && answer.contains("(process_vm_readv: "), "{answer}");
 }
 
-/// Takes away what it was told to, discovers, and uses what is left.
+/// Removes what its test named, discovers, and uses the remaining transports.
 pub(crate) fn info() {
     let part = told("PERCALE_PART");
     if part == "CMA" {
@@ -79,7 +79,7 @@ pub(crate) fn info() {
         };
         let (from, vector) = bind();
         let (to, _) = bind();
-        // Where `lo` is down, nobody is reached but oneself.
+        // Where `lo` is down, an endpoint can reach only itself.
         let alone = one.kind == TransportKind::Loopback || part == "lo";
         let to = if alone { &from } else { &to };
         let peer = vector.insert(to.address()).expect("an address");

@@ -1,4 +1,4 @@
-//! Strangers that never stop talking, and peers that begin to talk nonsense.
+//! Strangers that send without end, and peers that begin to send random bytes.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ const BYTES: usize = 64 << 20;
 /// What the victim may need more afterwards, in KiB: far less than it was sent.
 const GROWTH_KIB: usize = 8 << 10;
 
-/// The helper `endured` is talked to, and measures its own memory; a friend of it is served all the time.
+/// Strangers send to the helper `endured`, which measures its own memory; a friend of it is served all the time.
 fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transport: &str) {
     let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
@@ -49,8 +49,8 @@ fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transpo
     victim.end();
 }
 
-/// Sends random bytes without end to whoever listens there; returns how many were taken. Each stranger begins otherwise: some
-/// as percale does.
+/// Sends random bytes without end to the listener at this address. Returns how many were taken. The strangers begin differently: some
+/// begin as percale does.
 fn endless(at: SocketAddr, random: &mut Random) -> usize {
     let mut taken = 0;
     for stranger in 0..8 {
@@ -62,7 +62,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         let mut stream = TcpStream::connect(at).expect("anybody may connect");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
         let mut said = 0;
-        // It is hung up on, or nobody listens any longer.
+        // The connection was closed, or there is no listener any longer.
         while let Ok(written @ 1..) = stream.write(&bytes) {
             said += written;
             assert!(said < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
@@ -72,7 +72,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
     taken
 }
 
-/// Beginnings of what percale says, cut anywhere; returns how many bytes were taken.
+/// Sends beginnings that look like percale's, cut anywhere. Returns how many bytes were taken.
 fn cut(at: SocketAddr, random: &mut Random) -> usize {
     let said = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
@@ -86,7 +86,7 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
     (0..200).map(said).sum()
 }
 
-/// Two real peers that talk nonsense once they are connected; returns how many bytes were taken.
+/// Runs two real peers that send random bytes once they are connected. Returns how many bytes were taken.
 fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
     let one = |_| {
         let mut peer = Helper::start("babbler", told);
@@ -110,7 +110,7 @@ pub(crate) fn babbler() {
     let mut bytes = vec![0; 4 << 10];
     let (mut said, mut refused) = (0, 0);
     let sockets = crate::hostile::sockets();
-    // Until nobody has taken anything for a while.
+    // Ends when no byte was taken for a while.
     while said < BYTES && refused < 500 {
         random.fill(&mut bytes);
         let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
@@ -126,7 +126,7 @@ pub(crate) fn babbler() {
     drop(ask());
 }
 
-/// Exchanges with its friend all the time, and says what memory it has when it is asked.
+/// Exchanges messages with its friend all the time, and reports its memory on request.
 pub(crate) fn endured() {
     let open = open_as_told();
     open.say_address();

@@ -13,7 +13,7 @@ use percale_conformance::watchdog::Watchdog;
 /// The user without rights.
 const NOBODY: u32 = 65_534;
 
-/// Whether this can be done here: root, and these programs. Says so if not.
+/// Returns whether a test is possible here: it needs root and these programs. If it is not, reports the test as skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped(what, "it needs root");
@@ -90,7 +90,7 @@ fn con_008_another_user_is_reached_by_tcp_and_told_why() {
     assert!(reason.contains("user"), "{reason}");
 }
 
-/// A copy of this program that everybody may run, in a directory of its own; removed when dropped.
+/// A copy of this program that every user may run, in a directory of its own; removed when dropped.
 struct Copy {
     directory: std::path::PathBuf,
 }
@@ -119,7 +119,7 @@ fn copy_for_all() -> Option<Copy> {
 }
 
 impl Copy {
-    /// Starts it as nobody.
+    /// Starts the copy as the user `nobody`.
     fn start(&self, role: &str, told: &[(&str, &str)]) -> Helper {
         let program = self.directory.join("program");
         let program = program.to_str().expect("a plain name");
@@ -158,7 +158,7 @@ fn con_009_the_environment_chooses_the_transport() {
 fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
-        // The peer knows nobody; it only has to be there.
+        // The peer knows no other endpoint; it only has to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
         let told = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.hear())];
         let mut helper = Helper::start("by-name-to", &told);
@@ -169,7 +169,7 @@ fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
     }
 }
 
-/// Sends to a peer over what the environment allows, and says how that failed.
+/// Sends to a peer over the transports that the environment allows, and reports how that failed.
 pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let peer = open.insert(&told("PERCALE_PEER"));
@@ -238,7 +238,7 @@ impl Hosts {
         Self { helpers, link }
     }
 
-    /// Starts the server and gives the client its address; then each is told the other's.
+    /// Opens both endpoints, and sends each helper the other's address.
     fn meet(&mut self) {
         let addresses = [0, 1].map(|at| {
             self.helpers[at].tell("open");
@@ -249,7 +249,7 @@ impl Hosts {
         self.helpers[1].tell(&addresses[0]);
     }
 
-    /// Cuts the connection, or mends it.
+    /// Cuts the connection, or restores it.
     fn cut(&self, cut: bool) {
         within(&self.helpers[1], &format!("ip link set {} {}", self.link[1], if cut { "down" } else { "up" }));
     }
@@ -258,7 +258,7 @@ impl Hosts {
 /// How long a peer of these tests may be unreachable.
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server that echoes, or a client that does as it is told.
+/// A server that echoes, or a client that follows the test's orders.
 pub(crate) fn host() {
     say("ready");
     drop(ask());

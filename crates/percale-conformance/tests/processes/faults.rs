@@ -192,7 +192,7 @@ fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
 }
 
-/// An event tells of the death; the operations between fail; the next life is reached under the same address.
+/// An event reports the death; the operations in between fail; the next life is reached by the same address.
 fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer is reached again once it is back");
     let open = open(transport, "127.0.0.1:0", |domain| domain);

@@ -12,7 +12,7 @@ crate::on!(shm, tcp: { msg_014_two_processes_send_a_thousand_long_messages_befor
 const COUNT: u64 = 1000;
 const LEN: usize = 1 << 20;
 
-/// Both say that they have posted all sends before either is told to post a receive.
+/// Both report that they have posted all sends before either is asked to post a receive.
 fn msg_014_two_processes_send_a_thousand_long_messages_before_either_receives(transport: &str) {
     let _watchdog = Watchdog::new("two processes send a thousand long messages before either receives");
     let mut both =

@@ -1,4 +1,4 @@
-//! A peer that scribbles over all that it shares with us.
+//! A peer that writes random bytes over everything that it shares with its victim.
 
 #![expect(unsafe_code, reason = "scribbles over shared memory on purpose, in a process of its own")]
 
@@ -40,7 +40,7 @@ fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &s
             let begun = Instant::now();
             open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend (seed {seed}): {error}"));
             longest = longest.max(begun.elapsed());
-            // What is sent to the attacker arrives, or fails, or waits; it is never in our way.
+            // A message to the attacker arrives, or fails, or waits; it never holds up the victim.
             match open.endpoint.tagged_inject(peer, 1, &[1; 100]) {
                 Ok(()) | Err(PostError::Again) => {}
                 Err(error) => panic!("{error}"),

@@ -1,5 +1,5 @@
-//! A forked child opens a domain of its own beside what it inherited: nothing of its parent's comes back to life by that, neither in
-//! the child nor for the parent and its peer.
+//! A forked child opens a domain of its own beside what it inherited: this revives no object of the parent, neither in the child nor for the
+//! parent and its peer.
 
 #![expect(
     unsafe_code,
@@ -45,7 +45,7 @@ struct Parents {
     allocation: Allocation,
 }
 
-/// The parent: told what its child is to do, it forks, and says how the child ended.
+/// The parent: gets the task of its child, forks, and reports how the child ended.
 pub(crate) fn parent() {
     let open = open_as_told();
     let peer = open.insert(&told("PERCALE_PEER"));
@@ -197,7 +197,7 @@ fn plant(start: usize, len: usize) -> &'static [u8] {
     let mapped = mapped.expect("the child has nothing there").cast::<u8>();
     // SAFETY: so many bytes were just mapped.
     unsafe { mapped.write_bytes(CHILDS, len) };
-    // SAFETY: the bytes stay, and nobody writes them: that is what is tested.
+    // SAFETY: the bytes stay mapped, and no code writes them: that is what is tested.
     unsafe { std::slice::from_raw_parts(mapped, len) }
 }
 

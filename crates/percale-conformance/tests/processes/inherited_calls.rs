@@ -30,7 +30,7 @@ fn flt_010_each_call_on_what_a_child_inherited_is_refused(kind: &str) {
 /// A moment: no call on an inherited object waits for as long.
 pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 
-/// Makes a call in a forked child. It says whether it was refused.
+/// Makes a call in a forked child. `call` returns whether the call was refused.
 pub(crate) fn case(name: &str, call: impl FnOnce() -> bool) {
     let child = fork(|| {
         // SAFETY: ends this child, and nothing else, if the call hangs.
@@ -96,7 +96,7 @@ macro_rules! endpoint_calls {
     }};
 }
 
-/// The process whose children make the calls.
+/// The parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;
@@ -175,7 +175,7 @@ pub(crate) fn parent() {
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
     let heap = domain.register(vec![0; 4096], both).expect("a region");
-    // What cannot be said by a result is said by a panic, as documented: the memory is not there.
+    // Calls without a result to report the refusal panic, as documented: the memory is not there.
     case("region: read of what a child does not have", || {
         std::panic::set_hook(Box::new(|_| ()));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.read(0, &mut [0; 8]))).is_err()
@@ -191,7 +191,7 @@ pub(crate) fn parent() {
     });
     let mut endpoint: Option<Endpoint> = Some(bind());
     case("endpoint: drop", || endpoint.take().is_some());
-    // The parent goes on.
+    // The parent continues.
     let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
     let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
     while !got.is_ready() || !sent.is_ready() {

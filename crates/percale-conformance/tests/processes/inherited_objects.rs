@@ -230,9 +230,9 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
 
 fn regions(domain: &Domain) {
     let (memory, counter) = (vec![0_u8; 4096], std::sync::Arc::new(Counter::new()));
-    // SAFETY: the memory is there as long as the region, and nobody writes it.
+    // SAFETY: the memory lives as long as the region, and no code writes it.
     let segment = unsafe { Segment::new(memory.as_ptr().cast_mut(), memory.len()) };
-    // SAFETY: the memory outlives the region, nobody writes it, and peers may only read it.
+    // SAFETY: the memory outlives the region, no code writes it, and peers may only read it.
     let mut raw = unsafe { domain.registration(Access::REMOTE_READ).raw(&[segment], true) }.expect("a region");
     let mut region = domain.register(vec![7; 4096], BOTH).expect("a region");
     let local = region.remote();
@@ -494,7 +494,7 @@ fn builders(domain: &Domain) {
     });
 }
 
-/// The process whose children make the calls.
+/// The parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;

@@ -250,7 +250,7 @@ fn fixed_buffers(domain: &Domain) {
     case("fixed lane: receive", || lane.receive(&mut page, &file).is_err());
 }
 
-/// The process whose children make the calls.
+/// The parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;

@@ -1,4 +1,4 @@
-//! Which address a host with many interfaces tells its peers.
+//! The address that a host with many interfaces advertises to its peers.
 
 use percale::Info;
 use percale_conformance::peers::open;
@@ -20,7 +20,7 @@ const NETWORK: &str = "ip link add net0 type veth peer name net1 && ip addr add 
 
 const ROUTE: &str = "ip route add default via 10.77.0.1 dev net0";
 
-/// Says what it advertises.
+/// Reports the addresses that it advertises.
 pub(crate) fn bound() {
     let open = open("any", "0.0.0.0:0", |domain| domain);
     say(&format!("{}", open.endpoint.address().ip()));

@@ -1,7 +1,7 @@
 //! Several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
-//! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
-//! root or a program that is missing is skipped, and says so.
+//! Helpers are this program in another role; they are started, signalled and ended by their process ids. A test that
+//! needs root, or a program that is missing, prints a message and is skipped.
 
 mod collectives;
 mod connected;
@@ -32,7 +32,8 @@ mod unmapped;
 
 use percale_conformance::peers;
 
-/// Makes tests of functions that take a transport's name: a module for each transport. Where there is no such transport, they say so.
+/// Makes tests of functions that take a transport's name, in a module for each transport. Without that transport, a test prints why it is
+/// skipped.
 macro_rules! on {
     ($($transport:ident),+: $names:tt) => {
         $($crate::on!(@one $transport $names);)+

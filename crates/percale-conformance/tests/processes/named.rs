@@ -47,7 +47,7 @@ fn number(random: &mut Random) -> u64 {
     random.below(0xc0_0000) as u64
 }
 
-/// Opens a vector, inserts what it is told, and looks up what it is asked.
+/// Opens a vector, and inserts and looks up entries on request.
 pub(crate) fn holder() {
     let name = told("VECTOR");
     let vector = match told("MODE").as_str() {
@@ -128,7 +128,7 @@ pub(crate) fn reader() {
     say(&format!("whole {seen} {rounds}"));
 }
 
-/// Looks up every entry, tells whether all are as they should be, and then what memory of the vector this process has.
+/// Looks up every entry, reports whether all are right, and then how much memory of the vector this process has.
 pub(crate) fn resident() {
     let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
     say("open");
@@ -167,7 +167,7 @@ fn memory_of_vectors() -> (u64, u64) {
 /// That the table agrees with itself: what is there is whole, counted, and found; what is free is given out, lowest first.
 fn check(vector: &AddressVector) {
     let base = vector.options().base;
-    // This also puts the table in order, if somebody died at it.
+    // This also repairs the table, if a process died while it changed it.
     let peer = vector.insert(whole(5)).unwrap();
     vector.remove(peer).unwrap();
     let there: Vec<_> = (0..CHURNED * 4).map(|index| vector.lookup(PeerAddress(base + index))).collect();
@@ -207,7 +207,7 @@ mod shm {
             assert_eq!(asked(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
             assert_eq!(asked(&mut first, &format!("remove {}", ours.0)), "0");
             assert_eq!((vector.lookup(ours), vector.removals()), (None, 2));
-            // Its maker's death leaves it as it is, and its name.
+            // The death of its creator changes neither the vector nor its name.
             first.kill();
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));

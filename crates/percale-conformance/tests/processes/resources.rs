@@ -66,7 +66,7 @@ pub(crate) fn cycles() {
             drop(sending.wait_for(Duration::from_secs(10)));
         }
         while open.events.read().is_some() {}
-        // What it echoed before it died is there, and stays until somebody receives it.
+        // Messages that the peer echoed before it died have arrived, and stay until they are received.
         let any = || open.endpoint.tagged_recv(0, u64::MAX, vec![0; 300_001]).start().expect("a receive");
         while any().wait_for(Duration::from_millis(1)).is_ok() {}
         open.vector.remove(address).expect("the peer is there");
@@ -156,14 +156,14 @@ pub(crate) fn hub() {
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
     open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
-    // Of what is mapped, rings are the pair's; doorbells are pages of the peers.
+    // Among the mappings, rings are those of a pair; doorbells are pages of the peers.
     let measure = || [resident_kib(), status_kib("RssAnon"), mapped_kib("percale-pair"), mapped_kib("percale-bell")];
     let before = measure();
     open.say_address();
     let mut known = Vec::new();
     for round in 0..ROUNDS {
         for _ in 0..peers {
-            // A message tells the address of its sender, which may be unknown so far.
+            // A message contains the address of its sender, which may be unknown so far.
             let got = open.endpoint.tagged_recv(0, !0, vec![0; 100]).wait().expect("a message");
             let text = String::from_utf8(got.to_vec()).expect("an address");
             let peer = if round == 0 { open.insert(&text) } else { got.source.expect("a known peer") };
@@ -277,7 +277,7 @@ pub(crate) fn all_to_all() {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
     say("done");
-    // Whoever still receives needs us until all are done.
+    // A process that still receives needs the progress of this one until all are done.
     let told = std::thread::spawn(ask);
     open.until(|| told.is_finished());
 }

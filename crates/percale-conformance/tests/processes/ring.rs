@@ -13,14 +13,14 @@ mod shm {
 }
 
 const HOPS: u64 = 10_000;
-/// By how much hops of many may take longer than those of two and a context switch before somebody must be spinning.
+/// The factor above which hops of many processes, compared to those of two and a context switch, show that a process spins.
 const SPINNING: f64 = 50.0;
-/// Measurements at most: whoever else wants the processors spoils some.
+/// The most measurements: other load on the processors spoils some.
 const ROUNDS: u32 = 12;
 
-/// Nobody spins without yielding: one who did would hold each hop up for the rest of its time slice, milliseconds, which is
-/// thousands of times what a hop takes. How close hops come to the ratio that is wanted is measured by the example `token_ring`; a
-/// busy machine must not fail a test.
+/// No process spins without yielding: one that did would delay each hop for the rest of its time slice, milliseconds, which is
+/// thousands of times what a hop takes. The example `token_ring` measures how close hops come to the wanted ratio; a busy machine must
+/// not fail a test.
 fn a_token_goes_round() {
     let [first, second, ..] = processors()[..] else {
         return skipped("a token on two processors", "there is only one");

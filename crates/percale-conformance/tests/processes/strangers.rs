@@ -23,7 +23,7 @@ crate::on!(tcp: {
 /// More than an endpoint keeps of any kind.
 const MANY: usize = 3000;
 
-/// What an endpoint's memory may grow by while strangers do their worst, whatever they do: 1,024 of each kind, of a few kilobytes each.
+/// The most that an endpoint's memory may grow, whatever strangers do: 1,024 of each kind, of a few kilobytes each.
 const BOUND: usize = 16 << 20;
 
 /// As many descriptors as this process may have, for itself and its helpers.
@@ -56,7 +56,7 @@ fn latency(open: &Open, peer: PeerAddress) -> Duration {
     times[times.len() / 2]
 }
 
-/// A stranger that says hello, and takes the connection that it is given, if it is given one.
+/// A stranger that sends a hello, and takes the connection that it is given, if it is given one.
 fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream> {
     let mut incarnation = [7; 16];
     incarnation[..8].copy_from_slice(&number.to_le_bytes());
@@ -131,7 +131,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
 }
 
 fn flt_007_silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
-    // Some say nothing, some half a hello.
+    // Some send nothing, some half a hello.
     endure("silent strangers", |to, number| {
         let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
         if number % 2 == 1 {

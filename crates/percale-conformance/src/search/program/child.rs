@@ -1,4 +1,4 @@
-//! The helper: makes runs, and says so line by line.
+//! The helper: makes runs, and reports them line by line.
 //!
 //! `s SEED` before a run, `e OPERATIONS LIVES` after it, `f KIND|STEP|TEXT` instead where it found a fault; then the helper ends.
 
@@ -21,7 +21,7 @@ pub(super) const FOUND: u8 = 3;
 
 fn say(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    // Whoever reads may be gone.
+    // The reader may have exited.
     out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).unwrap_or_default();
 }
 
@@ -42,7 +42,7 @@ pub(super) fn main(words: &[String]) -> ExitCode {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }));
-    // What is made once in a process is there before anything is measured.
+    // Creates everything that exists once in a process before anything is measured.
     drop(run(&warming(transport)));
     let begin = Instant::now();
     loop {
@@ -95,7 +95,7 @@ fn measured(plan: &Plan) -> (Done, Verdict, usize) {
         return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
     }
     if plan.settings.transport == Transport::Sim && !done.forgot && heap::bytes() > bytes {
-        // What is made once, or grows at first, is no leak: the same run again shows which it is.
+        // An object that is made once, or that grows at first, is no leak: a repetition of the run distinguishes these.
         let mut least = isize::MAX;
         for _ in 0..3 {
             let bytes = heap::bytes();

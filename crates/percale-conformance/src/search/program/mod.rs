@@ -1,7 +1,7 @@
 //! The program: makes runs in helper processes until its time is over, shortens those that found a fault, and reports.
 //!
-//! A helper makes one run after the other and says so line by line (`child`); one that dies or falls silent names the seed by which the
-//! run is repeated. So a crash or a hang is a fault like any other. `shrink` shortens a run of the simulated network.
+//! A helper makes one run after the other and reports them line by line (`child`). If a helper dies or stops reporting, its last line names
+//! the seed that repeats the run, so a crash or a hang is a fault like any other. `shrink` shortens a run of the simulated network.
 
 mod child;
 mod shrink;

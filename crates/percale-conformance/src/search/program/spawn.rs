@@ -1,4 +1,4 @@
-//! Runs helpers and reads what they say.
+//! Runs helpers and reads their reports.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -19,14 +19,14 @@ pub(super) struct Batch {
     pub(super) fault: Option<(u64, usize, Fault)>,
 }
 
-/// A run that says nothing for so long hangs.
+/// A run without a report for this time hangs.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// What begins a report of AddressSanitizer, and how many lines of one are kept.
 const SANITIZER: &str = "ERROR: AddressSanitizer";
 const REPORTED: usize = 40;
 
-/// Kinds of faults, whose names the helper writes.
+/// Kinds of faults, by the names that the helper writes.
 const KINDS: [&str; 32] = [
     "unknown context",
     "ended twice",

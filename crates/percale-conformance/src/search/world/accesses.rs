@@ -1,4 +1,4 @@
-//! Regions, and what is read and written there.
+//! Regions, and the accesses that read and write them.
 //!
 //! A region has blocks; one operation at a time uses a block, so that what must be there is known. The last two blocks hold a word each,
 //! for atomic operations.
@@ -31,7 +31,7 @@ enum Content {
     Of(u64),
     /// This number.
     Word(u64),
-    /// Nobody knows: an operation failed.
+    /// Unknown, because an operation failed.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// An endpoint was closed: what it had under way may have been done, and may not.
+    /// Records that an endpoint was closed: its accesses under way may have been carried out or not.
     pub(super) fn closed(&mut self, life: Life) {
         let gone: Vec<u64> = self.under_way.iter().filter(|(_, one)| one.life == life).map(|(id, _)| *id).collect();
         for id in gone {
@@ -115,7 +115,8 @@ impl Regions {
         self.under_way.iter().filter(|(_, one)| one.window == Some(window)).map(|(id, _)| *id).collect()
     }
 
-    /// Nobody knows what became of an operation, or when: its block is used no more.
+    /// Marks the block of an operation as unknown, because it cannot be known whether and when the operation took place. The block is not used
+    /// any more.
     pub(super) fn lose(&mut self, id: u64) {
         if let Some(one) = self.under_way.remove(&id) {
             self.known[one.region].blocks[one.block] = Content::Unknown;
@@ -395,14 +396,14 @@ impl World {
         }
     }
 
-    /// An access ended: what it read is checked, what it wrote is known. `got` is what it gave, of a safe one.
+    /// Handles the end of an access: checks what it read, and records what it wrote. `got` is the result of a safe operation.
     pub(super) fn accessed(&mut self, id: u64, is_good: bool, got: Option<&[u8]>) -> Verdict {
         let Some(one) = self.regions.under_way.remove(&id) else { return Ok(()) };
         let Accessing { region, block, what, .. } = one;
         let known = &mut self.regions.known[region];
         known.used[block] = None;
         if !is_good {
-            // By a key that was dead before nobody was let in: the block must hold what it held.
+            // A key that was dead before the access gave no access: the block must hold what it held.
             let was_kept_out = self.ledger.operation(id).is_some_and(|operation| operation.must_be_denied);
             if !matches!(what, What::Read) && !was_kept_out {
                 known.blocks[block] = Content::Unknown;

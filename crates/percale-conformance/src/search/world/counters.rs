@@ -37,7 +37,7 @@ impl Deferrals {
         Self { counters, values: [0; COUNTERS], domains: (0..DOMAINS).map(|_| None).collect(), work: Vec::new() }
     }
 
-    /// Does what is due, in the model.
+    /// Carries out the work that is due, in the model.
     fn fire(&mut self) {
         while let Some(due) =
             self.work.iter_mut().find(|work| work.waits && self.values[work.counter] >= work.threshold)
@@ -104,7 +104,7 @@ impl World {
                 let domain = usize::from(domain) % DOMAINS;
                 let Deferrals { domains, work, .. } = &mut self.deferrals;
                 domains[domain] = None;
-                // What waited there was taken back with its domain, and is nobody's now.
+                // Work that waited there was dropped with its domain.
                 work.retain(|work| work.domain != domain);
             }
         }

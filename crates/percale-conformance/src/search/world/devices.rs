@@ -1,4 +1,4 @@
-//! Fabrics, whose domains places are in; and what happens to the devices of those over RDMA.
+//! The fabrics that open the domains of places, and events of the devices of fabrics over RDMA.
 
 use std::sync::OnceLock;
 
@@ -114,7 +114,7 @@ impl World {
         double::tell(&command);
     }
 
-    /// Nothing more happens to the devices, so that what is under way ends.
+    /// Ends all events of the devices, so that operations under way end.
     pub(super) fn calm_devices(&self) {
         if self.settings.devices.is_some() {
             (0..DEVICES).for_each(|number| _ = double::tell(&format!("calm double{number}")));

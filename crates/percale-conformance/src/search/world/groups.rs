@@ -52,7 +52,7 @@ impl Groups {
     /// An endpoint is closed.
     pub(super) fn forget(&mut self, life: Life, _forget: bool) -> bool {
         let is_member = |group: &Group| group.members.iter().any(|member| member.life == life);
-        // One that it is no member of goes on.
+        // A group without this endpoint continues.
         if self.current.as_ref().is_some_and(is_member) {
             self.past.extend(self.current.take());
         }
@@ -95,7 +95,7 @@ impl World {
                         let (life, _) = self.port(place)?;
                         Some(Member { place, life, id: None, is_joined: false, posted: 0 })
                     });
-                    // Who joins the same list again is paired with the joins that others still owe to an earlier group.
+                    // A member that joins the same list again is paired with the joins that other members still owe to an earlier group.
                     let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
                     let is_broken = self.settings.breaks
                         || self.seats.iter().any(|seat| seat.was_closed)
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// What happens to groups is told by events.
+    /// Reads the events, which report what happens to groups.
     pub(super) fn look_at_events(&mut self) -> Verdict {
         for place in 0..self.seats.len() {
             let events = self.seats[place].events.clone();
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// Every group whose members all joined, and to which nothing happened, has come about.
+    /// Checks that the current group was formed if all of its members have joined and nothing happened to it.
     pub(super) fn look_at_groups(&self) -> Verdict {
         let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };
         let text =

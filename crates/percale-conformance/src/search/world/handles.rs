@@ -124,12 +124,12 @@ impl Handle for SharedReceiving {
 /// A handle that the run holds.
 pub(super) struct Held {
     pub(super) id: u64,
-    /// Whose; none of a shared receive.
+    /// The life of its endpoint; `None` for a shared receive.
     pub(super) life: Option<Life>,
     handle: Box<dyn Handle>,
     /// The address and the length of the buffer that the operation owns.
     buffer: (usize, usize),
-    /// It gave its result.
+    /// The handle has given its result.
     pub(super) is_finished: bool,
 }
 
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// A handle is gone: its operation goes on without, or is cancelled; a message that it had got is lost.
+    /// Records that a handle is gone: its operation continues without it, or is cancelled; a message that it had received is lost.
     fn let_go(&mut self, id: u64, was_finished: bool) {
         if was_finished {
             return;
@@ -469,7 +469,7 @@ impl World {
         self.ledger.arrive((life, Place(place as u32)), id, report).map(|_| ())
     }
 
-    /// Ends the handles that are held: those that are over are looked at, the others cancelled. Says whether any is left that must end.
+    /// Polls the handles that are held, after a cancellation if `cancel` is set, and checks the results. Returns how many have not ended.
     pub(super) fn settle_handles(&mut self, cancel: bool) -> Verdict<usize> {
         let mut left = 0;
         for slot in 0..self.held.len() {

@@ -33,7 +33,7 @@ impl World {
         };
         let port = match opened {
             Ok(port) => port,
-            // Meanwhile another program, or a connection of anybody's, may have been given the port.
+            // Meanwhile the port may have been given to another program, or to a connection of any process.
             Err(_) if !moved && self.settings.transport != Transport::Sim && !listens_here(address) => {
                 return self.open(place, true);
             }

@@ -277,10 +277,10 @@ impl World {
         let fits = |message: &Message| message.to == Place(at as u32) && receive.criteria.fits(message);
         let harmed =
             self.ledger.messages().any(|(_, message)| message.may_be_lost && message.arrivals == 0 && fits(message));
-        // The same context once more: for the ledger, the claim goes on.
+        // The receive has the same context: for the ledger, it continues the claim.
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.is_over, operation.what) = (false, if discard { "claimed discard" } else { "claimed receive" });
-            // Its sender may have gone between the claim and now.
+            // Its sender may have closed between the claim and now.
             operation.may_fail |= harmed;
         }
         self.ledger.receive(id, Receive { capacity: len, ..receive });
@@ -307,7 +307,7 @@ impl World {
                 self.give_back(id)?;
                 match error {
                     PostError::Again => Ok(()),
-                    // Its sender may be gone, and the message with it.
+                    // Its sender may have closed, so that the message is gone.
                     PostError::NotClaimed => {
                         if let Some(open) = &mut self.seats[at].open {
                             open.claimed.remove(index);
@@ -405,7 +405,7 @@ impl World {
         };
         if !has_message || operation.what.ends_with("discard") {
             if operation.what.ends_with("discard") && report.is_ok() {
-                // Which one it was is not always told: the oldest that fits.
+                // The report does not always identify the message: the oldest that fits is taken.
                 self.discarded(at, &entry, &receive.criteria);
             }
             if multi && !released && report.is_err() {
@@ -436,7 +436,7 @@ impl World {
             Ok(entry) => (entry.len as usize, 0),
             Err(error) => (error.entry.len as usize, error.overflow as usize),
         };
-        // Another member's queue may have told of the buffer's release first: then what it held counts.
+        // Another member's queue may have reported the buffer's release first: then the contents at that time count.
         let (address, whole) = match (self.lent.get(&id).and_then(|lent| lent.first()), self.released.get(&id)) {
             (Some(lent), _) => (lent.address(), None),
             (None, Some((address, whole))) => (*address, Some(whole)),

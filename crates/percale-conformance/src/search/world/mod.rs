@@ -78,7 +78,7 @@ impl Port {
     /// For many threads, if it was for one. Nothing that borrows from it is used any more.
     fn share(self) -> Self {
         let Self::Owned(_, ptr) = self else { return self };
-        // SAFETY: from `Box::into_raw`, and given to nobody who still uses it.
+        // SAFETY: the pointer is from `Box::into_raw`, and no other code still uses it.
         let endpoint = unsafe { Box::from_raw(ptr) };
         match endpoint.share() {
             Ok(endpoint) => Self::shared(endpoint),
@@ -89,7 +89,7 @@ impl Port {
     /// Closes the endpoint. Nothing that borrows from it is used any more.
     fn close(self) {
         match self {
-            // SAFETY: from `Box::into_raw`, and given to nobody who still uses it.
+            // SAFETY: the pointer is from `Box::into_raw`, and no other code still uses it.
             Self::Owned(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
             // SAFETY: as above.
             Self::Shared(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
@@ -108,7 +108,7 @@ struct Open {
     claimed: Vec<u64>,
 }
 
-/// A place: an address, and who is there.
+/// A place: an address, and the endpoint that is open there.
 #[derive(Debug)]
 struct Seat {
     address: SocketAddr,
@@ -158,7 +158,7 @@ pub(super) struct World {
     /// The sums that collectives must give.
     sums: HashMap<u64, u64>,
     random: Random,
-    /// What receives take whose handles were forgotten: they stay posted.
+    /// The criteria of receives that stay posted because their handles were forgotten.
     forgotten: Vec<Criteria>,
     lives: u32,
     /// Results that were read from queues and endpoints.
@@ -386,13 +386,13 @@ impl Drop for World {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
 }
 
-/// Makes a run. Says what was done, and what broke a promise at which step.
+/// Makes a run. Returns what was done, and which promise was broken at which step.
 pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
     lent::RUN.store(plan.seed, Ordering::Relaxed);
     let world = catch_unwind(AssertUnwindSafe(|| World::new(&plan.settings)));
@@ -429,7 +429,7 @@ impl World {
         (self.guarded(Self::settle), plan.steps.len())
     }
 
-    /// A panic of one of our wakers is part of the game; any other is a fault.
+    /// A panic of one of the run's own wakers is expected; any other panic is a fault.
     fn guarded(&mut self, what: impl FnOnce(&mut Self) -> Verdict) -> Verdict {
         match catch_unwind(AssertUnwindSafe(|| what(self))) {
             Ok(verdict) => verdict,

@@ -64,7 +64,7 @@ impl World {
         for queue in 0..self.queues.len() {
             self.guarded(|world| world.read(queue, 16))?;
         }
-        // A claimed message that nobody fetches keeps its sender waiting.
+        // A claimed message that is not fetched keeps its sender waiting.
         for place in 0..self.seats.len() {
             self.guarded(|world| world.claimed(place, 0, false))?;
         }
@@ -172,7 +172,7 @@ impl World {
 
     fn cancel_everything(&mut self) {
         let pool = self.pool.clone();
-        // Those that were still there are reported, as no member is closed any more.
+        // Operations that were still posted are reported, because no member closes any more.
         for id in self.ledger.vanished() {
             if pool.cancel(id)
                 && let Some(operation) = self.ledger.operation_mut(id)
@@ -216,7 +216,7 @@ impl World {
         for slot in 0..self.held.len() {
             drop(self.held[slot].take());
         }
-        // Whoever wakes tasks may hold one for a moment yet.
+        // A thread that wakes tasks may hold a waker for a moment longer.
         let since = Instant::now();
         while waker::live() > self.wakers && since.elapsed() < QUIET {
             std::thread::yield_now();

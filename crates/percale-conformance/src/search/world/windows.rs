@@ -1,6 +1,7 @@
 //! Windows of type 1: bound to blocks of regions, bound elsewhere, unbound, deallocated, while peers access memory by their keys.
 //!
-//! A window is used by its place's owner and reached by everybody. When a call that ends a key has returned, nobody is let in by it.
+//! A window is used by the owner of its place and can be accessed by every endpoint. When a call that ends a key has returned, the key no
+//! longer gives access.
 
 use percale::{RemoteMemory, Window, WindowAccess, WindowType};
 
@@ -162,7 +163,7 @@ impl World {
         let begin = ((block - first) * BLOCK) as u64;
         let remote = name.slice(begin..begin + by.len(BLOCK) as u64);
         let must = by_dead || by.changes() && !writes;
-        // Where the region was dropped it is not said how long its windows last.
+        // If the region was dropped, the lifetime of its windows is not specified.
         let may = must || self.regions.memory(region).is_none();
         self.access_target(at, to, Target { region, block, remote, window: Some(window), may, must }, by, slot, fenced)
     }

@@ -26,18 +26,18 @@ pub(super) const UNTAGGED: u8 = 0;
 pub(super) const TAGGED: u8 = 1;
 /// Answers to requests, received from their sender only.
 pub(super) const ANSWER: u8 = 2;
-/// Messages whose receives are posted late.
+/// Messages for receives that are posted late.
 pub(super) const LATE: u8 = 3;
-/// Messages whose receives may be too short.
+/// Messages for receives that may be too short.
 pub(super) const SHORT: u8 = 4;
 /// Messages that share a buffer.
 pub(super) const MULTI: u8 = 5;
 /// Messages for receives of a shared context.
 pub(super) const POOLED: u8 = 6;
 
-/// Answers that nobody waits for any more; received so that their senders end.
+/// Answers that are no longer waited for; received so that their sends end.
 pub(super) const LATE_ANSWER: u8 = 7;
-/// Messages for receives whose memory cannot be written.
+/// Messages for receives with memory that cannot be written.
 const BAD: u8 = 8;
 /// The most receives for late answers, until there are no other receives any more.
 const LATE_ANSWERS: usize = 30;
@@ -55,7 +55,7 @@ pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
 /// How long the last answers are waited for where they may have been lost.
 const HURRY: Duration = Duration::from_secs(3);
 
-/// A request whose answer is awaited.
+/// A request that waits for its answer.
 #[derive(Debug)]
 struct Call {
     since: Instant,
@@ -83,7 +83,7 @@ pub(super) struct Station<A: Ownership + 'static> {
     pub(super) tasks: Vec<Task>,
     calls: HashMap<u64, Call>,
     next_call: u64,
-    /// Requests that were given up, and whose answers no receive waits for yet.
+    /// Requests that were given up, for which no receive of a late answer is posted yet.
     given_up: Vec<u64>,
     /// Requests to answer: peer, tag, length.
     owed: Vec<(PeerAddress, u64, usize)>,
@@ -137,7 +137,7 @@ impl<A: Ownership + 'static> Station<A> {
     pub(super) fn receive(&mut self, ledger: &mut Ledger, late: bool) {
         for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI, BAD] {
             let wanted = match class {
-                // Answers that nobody waits for any more, so that their senders end.
+                // Answers that are no longer waited for, so that their sends end.
                 ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
                 ANSWER => 0,
                 UNTAGGED | TAGGED => 5,
@@ -193,7 +193,7 @@ impl<A: Ownership + 'static> Station<A> {
     ) -> bool {
         let mut block = (class != BAD).then(|| vec![0x11; len]);
         let start = block.as_mut().map_or_else(|| ledger.unwritable(), |block| block.as_mut_ptr());
-        // SAFETY: the block stays in the ledger until the receive has ended, and the other memory is nobody's.
+        // SAFETY: the block stays in the ledger until the receive has ended, and the other memory is never backed, so no object is there.
         let segment = unsafe { Segment::new(start, len) };
         let context = ledger.context();
         let mut flags = OpFlags::COMPLETION;
@@ -246,7 +246,7 @@ impl<A: Ownership + 'static> Station<A> {
         let peer = self.peer(port, ledger.book.way_to(port));
         let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED, BAD][ledger.random.below(8)];
         let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
-        // Only the kernel may find out that memory cannot be written: long messages from memory that no peer maps.
+        // Only the kernel may detect that memory cannot be written: long messages from memory that no peer maps.
         let badly = ledger.plan.may_write_badly() && !ledger.own_ports.contains(&port);
         let class = if class == BAD && !badly { SHORT } else { class };
         let low = ledger.random.next() & 0xffff_ffff;

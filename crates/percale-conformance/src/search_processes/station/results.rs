@@ -112,7 +112,7 @@ impl<A: Ownership + 'static> Station<A> {
         what: &str,
     ) {
         ledger.counts.failed += 1;
-        // At the address of an endpoint that has ended a successor may return what a caller says of itself, or answer another question.
+        // A successor at the address of an endpoint that has ended may return the caller's own identity, or answer another question.
         let misled = ["it claims to be the calling endpoint", "it answered what was not asked"];
         let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
         let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;

@@ -64,7 +64,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Listens, with endpoints whose lives begin behind this one. `None` where descriptors have run out.
+    /// Opens a listener. The lives of its endpoints are numbered from `life` + [`FIRST`] on. Returns `None` if descriptors have run out.
     fn new(domain: &Domain, life: u16) -> Option<Self> {
         let events = EventQueue::default();
         let listener = domain.listener().events(&events).bind("127.0.0.1:0").ok()?;
@@ -72,7 +72,7 @@ impl Lines {
         Some(Self { domain: domain.clone(), listener, events, lines: Vec::new(), next, last: next + LIVES - 1 })
     }
 
-    /// An endpoint about to be opened, whose events go where those of the listener go.
+    /// Returns the builder of an endpoint that reports its events to the listener's queue.
     fn builder(&self) -> EndpointBuilder<'_> {
         self.domain.endpoint().event_queue(&self.events).answer_timeout(Duration::from_secs(15))
     }
@@ -80,7 +80,7 @@ impl Lines {
     fn open<E: std::fmt::Display>(&mut self, ledger: &mut Ledger, opened: Result<Endpoint, E>) {
         let endpoint = match opened {
             Ok(endpoint) => &*Box::leak(Box::new(endpoint)),
-            // The caller has gone meanwhile, or descriptors have run out.
+            // The caller has disconnected meanwhile, or descriptors have run out.
             Err(error) => return ledger.note(|| format!("no connection: {error}")),
         };
         self.next += 1;
@@ -154,7 +154,7 @@ impl Lines {
         self.lines.iter_mut().filter(|line| line.endpoint.id() == endpoint).for_each(change);
     }
 
-    /// Ends a connection: in order, or by closing its endpoint with operations under way.
+    /// Ends a connection: by an orderly shutdown, or by closing its endpoint with operations under way.
     fn end_one(&mut self, ledger: &mut Ledger) {
         if self.lines.is_empty() {
             return;
@@ -164,7 +164,7 @@ impl Lines {
         if ledger.random.below(2) == 0 {
             let line = &mut self.lines[at];
             drop(line.endpoint.shutdown());
-            // Its own side is told of no event.
+            // The side that shuts down gets no event.
             line.over.get_or_insert_with(Instant::now);
             ledger.note(|| format!("shuts connection {} down", line.id));
         } else {
@@ -226,7 +226,7 @@ impl Line {
         }
     }
 
-    /// An operation was refused. So the connection is over, and an event says so before long.
+    /// Handles a refused operation: the connection is over, and an event must report that before long.
     fn doubt(&mut self, ledger: &mut Ledger, error: &str) {
         let since = *self.refused.get_or_insert_with(Instant::now);
         if self.over.is_none() && since.elapsed() > PATIENCE {

@@ -194,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the supervisor a line.
+    /// Sends a line to the supervisor.
     pub(crate) fn say(&self, line: &str) {
         let mut out = std::io::stdout().lock();
         if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
@@ -202,7 +202,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the supervisor what was done so far: a worker may end at any moment.
+    /// Reports to the supervisor what was done so far: a worker may end at any moment.
     pub(crate) fn say_counts(&self) {
         self.say(&format!("counts {}", self.counts.write()));
     }
@@ -433,7 +433,7 @@ impl Ledger {
         if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
     }
 
-    /// An endpoint was closed: what was posted there is over, and its memory nobody's.
+    /// Records that an endpoint was closed: the operations posted there are over, and their memory must not be written any more.
     pub(crate) fn endpoint_closed(&mut self, station: u16) {
         let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
@@ -479,7 +479,7 @@ impl Ledger {
         self.over.contains(&context)
     }
 
-    /// Memory of the longest message's size that nobody can write.
+    /// Returns memory of the longest message's size that cannot be written.
     pub(crate) fn unwritable(&mut self) -> *mut u8 {
         *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
             as *mut u8

@@ -1,4 +1,4 @@
-//! What a worker does to itself.
+//! Events that a worker causes in its own process.
 
 #![expect(unsafe_code, reason = "forks, executes another program, installs filters and signal handlers")]
 
@@ -12,7 +12,7 @@ use crate::search_processes::ignored;
 use crate::search_processes::inherited::Child;
 
 impl<A: Open> Worker<A> {
-    /// Now and then something happens.
+    /// Causes an event now and then.
     pub(super) fn live(&mut self) {
         let rare = self.ledger.random.below(400);
         let has = |worker: &Self, kind| worker.ledger.plan.has(kind);
@@ -145,7 +145,7 @@ impl<A: Open> Worker<A> {
         ]);
     }
 
-    /// Installs a filter of system calls in all threads, for good.
+    /// Installs a permanent filter of system calls in all threads.
     fn filter(&mut self, filter: &mut [libc::sock_filter]) {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         // SAFETY: changes this process only.
@@ -155,7 +155,7 @@ impl<A: Open> Worker<A> {
         self.ledger.note(|| format!("forbidden: {privileges} {done}"));
     }
 
-    /// Ends one of this process's connections, as a network may at any moment: by a reset, or in order.
+    /// Ends one of this process's connections, as a network may at any moment: by a reset, or by an orderly shutdown.
     fn break_connection(&mut self) {
         let connected = |fd: &i32| {
             // SAFETY: asks for a property of a descriptor, if there is one of this number.
@@ -194,7 +194,7 @@ impl<A: Open> Worker<A> {
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
     }
 
-    /// Signals at a high rate, whose handlers do not have calls restarted.
+    /// Takes signals at a high rate. Their handler does not have interrupted calls restarted.
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
         self.happened();

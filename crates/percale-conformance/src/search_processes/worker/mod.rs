@@ -1,4 +1,4 @@
-//! A worker's loop and what it does to itself.
+//! A worker's loop, and the events that it causes in its own process.
 
 #![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
 
@@ -283,7 +283,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Closes a region; nobody writes its memory from then on.
+    /// Closes a region; its memory must not be written from then on.
     fn close_region(&mut self) {
         if self.regions.is_empty() {
             return;
@@ -345,7 +345,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Reads what the supervisor says.
+    /// Reads the supervisor's orders.
     fn listen(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -361,7 +361,7 @@ impl<A: Open> Worker<A> {
             self.input.drain(..=end);
             self.ledger.note(|| format!("heard {line}"));
             match &*line {
-                // All addresses that were heard before are in the vectors by now.
+                // All addresses that were received before are in the vectors by now.
                 "meet" => self.ledger.say("met"),
                 "go" => self.going = true,
                 "dump" => self.ledger.dump(),
@@ -458,7 +458,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Looks at what takes time; says whether the work is over.
+    /// Makes the checks that take time. Returns whether the worker is closing.
     fn look(&mut self) -> bool {
         self.ledger.say_counts();
         for changed in self.ledger.graves.look(4 << 20) {
@@ -491,7 +491,7 @@ impl<A: Open> Worker<A> {
         if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(rarely) == 0 {
             return self.sleep();
         }
-        // One that is busy mostly goes on at once.
+        // A busy worker mostly continues at once.
         if self.ledger.random.below(16) < if busy { 14 } else { 5 } {
             return std::thread::yield_now();
         }

@@ -77,7 +77,7 @@ impl<A: Open> Worker<A> {
         self.publish(&name, pane.tag);
     }
 
-    /// Goes on with windows that are taken back, and checks the memory of those that were.
+    /// Continues to take windows back, and checks the memory of those that were taken back.
     pub(super) fn look_at_windows(&mut self) {
         for at in 0..self.panes.len() {
             match &self.panes[at].state {

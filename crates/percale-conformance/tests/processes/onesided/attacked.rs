@@ -3,7 +3,8 @@
 //! The owner keeps [`SLOTS`] pieces of memory: half of them registered, for the peer to attack, half of them closed and at
 //! rest. A board that the peer reads names the epochs that are registered; a word that it writes says which one it attacks.
 //! The owner mostly closes that one, looks at all of its bytes at once, and again when the slot's rest is over: nothing may
-//! have changed. The first word of a region counts the peer's writes, so it tells whether some ended while it was closed.
+//! have changed. The first word of a region counts the peer's writes, so it shows whether some ended while the region was
+//! closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ struct Seen {
     written: u64,
     /// Of regions in which a write ended after the owner's last look before it called close.
     moved: u64,
-    /// How often closing said Busy.
+    /// How often closing returned Busy.
     busy: u64,
     /// Bytes that were found written, and bytes that were looked at.
     stamped: u64,
@@ -239,7 +240,7 @@ impl Owner {
         self.resting.push_back(at);
     }
 
-    /// Registers what has rested longest, if nobody wrote there meanwhile.
+    /// Registers the memory that has rested longest, after a check that nothing was written to it meanwhile.
     fn register(&mut self) {
         let at = self.resting.pop_front().expect("half of them rest");
         let slot = &mut self.slots[at];
@@ -364,7 +365,7 @@ impl Attack {
         let mut count = 1;
         loop {
             count += 1;
-            // Its owner may have gone home without closing it.
+            // Its owner may have ended without closing it.
             if count % 256 == 0 && self.board().is_none() {
                 return;
             }

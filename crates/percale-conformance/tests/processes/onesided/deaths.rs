@@ -88,7 +88,7 @@ impl Survivor {
         }
         self.deaths += 1;
         self.open.vector.remove(peer).expect("the peer is there");
-        // Nobody alive is at it: once is enough.
+        // No live process accesses the region: one call is enough.
         drop(held.close().expect("a dead peer is no hindrance"));
     }
 

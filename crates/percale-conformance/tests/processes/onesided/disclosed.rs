@@ -41,10 +41,10 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     (arenas.parse().expect("a number"), addresses.parse().expect("a number"))
 }
 
-/// What an address is told as, so that only percale can have put the address itself into a helper's memory.
+/// The mask under which an address is sent to a helper, so that only percale can have put the address itself into the helper's memory.
 const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Accesses a region in all ways, and says how much it holds of the owner's memory.
+/// Accesses a region in all ways, and reports how much it holds of the owner's memory.
 pub(crate) fn curious() {
     let open = open_as_told();
     let owner = open.insert(&told("PERCALE_PEER"));

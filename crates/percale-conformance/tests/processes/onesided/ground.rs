@@ -1,7 +1,7 @@
-//! Memory that an owner registers again and again: writers stamp it, and between two registrations nobody may.
+//! Memory that an owner registers again and again: writers stamp it, but no write may arrive between two registrations.
 //!
 //! A registration is an *epoch*: its key follows from its number, and writers write one byte value that does, too, with the
-//! highest bit set. An owner fills its memory with values without that bit. So each byte tells who wrote it, and when.
+//! highest bit set. An owner fills its memory with values without that bit. So each byte shows its writer and its epoch.
 
 #![expect(unsafe_code, reason = "registers memory that is never freed; the block states its reason")]
 
@@ -155,7 +155,8 @@ impl Watch {
         held.first()[0] != self.filling
     }
 
-    /// The epoch is over, and closing said so: only its own writes are there. Fills the memory anew. How many bytes were written.
+    /// Checks, when an epoch's region was closed, that only the writes of this epoch are there, and fills the memory anew. Returns how many bytes
+    /// were written.
     pub(super) fn closed(&mut self, ground: &mut Ground, epoch: u64) -> usize {
         let (filling, stamp) = (self.filling, stamp_of(epoch));
         ground.read(&mut self.scratch);
@@ -170,7 +171,7 @@ impl Watch {
         stamped
     }
 
-    /// Nobody wrote since.
+    /// Checks that nothing was written since.
     pub(super) fn check(&mut self, ground: &Ground, epoch: u64) {
         ground.read(&mut self.scratch);
         if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {

@@ -102,13 +102,13 @@ impl Deadline {
     }
 }
 
-/// The lines that a helper is told, while it does something else.
+/// Reads the lines of a helper's test while the helper does something else.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {
     pub(crate) fn new() -> Self {
         let (heard, lines) = channel();
-        // After the last line its test may be gone, which `ask` takes for a failure.
+        // After the last line the test may have exited, which `ask` treats as a failure.
         let listen = move || {
             while {
                 let line = ask();
@@ -132,8 +132,8 @@ impl Lines {
     }
 }
 
-/// Makes progress, and answers each line with what `obey` says, until it is told `end`. Told `quiet`, it makes no progress
-/// before the next line.
+/// Makes progress, and answers each line of the test with the result of `obey`, until the line `end`. After the line `quiet` it makes no
+/// progress before the next line.
 pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
     let lines = Lines::new();
     loop {

@@ -220,7 +220,7 @@ impl Tries {
         let mut made = 0;
         if self.kind == "shm" {
             made = tries / 2;
-            // The target does nothing: what is refused now is refused by us.
+            // The target makes no progress: what is refused now is refused by the initiator.
             self.target.tell("quiet");
             assert_eq!(self.target.hear(), "quiet");
             (0..made).for_each(|_| self.refused_at_once());
@@ -270,7 +270,7 @@ impl Tries {
         };
         let result = result.expect("it is posted").wait_for(super::PATIENCE);
         assert_eq!(refusal(result), ErrorCode::Denied, "{part:?}, writes {writes}");
-        // Atomic operations on mapped memory are ours, too.
+        // The initiator makes atomic operations on mapped memory, too.
         if self.random.below(4) == 0 {
             let region = self.random.below(3);
             let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
@@ -280,7 +280,7 @@ impl Tries {
         }
     }
 
-    /// Several tries under way: keys that nobody has here, missing rights, ranges.
+    /// Several accesses under way: keys that do not exist here, missing rights, wrong ranges.
     fn refused_by_the_target(&mut self) {
         let mut under_way: Vec<(RemoteMemory, ErrorCode, Try<'_>)> = Vec::new();
         let mut plan = Vec::new();

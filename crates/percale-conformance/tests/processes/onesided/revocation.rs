@@ -19,7 +19,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 
 /// The key of the board, a word that names the epoch.
 pub(super) const BOARD: u64 = 1;
-/// On the board: go home.
+/// The value on the board that ends the writers.
 pub(super) const END: u64 = u64::MAX;
 /// Lengths of writes.
 const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
@@ -64,7 +64,7 @@ impl Owner {
         self.board.write(0, &epoch.to_le_bytes());
     }
 
-    /// Sends writers home; what each of them did.
+    /// Ends the writers. Returns what each of them did.
     pub(super) fn dismiss(&mut self, writers: Vec<Helper>) -> Vec<String> {
         self.post(END);
         let mut words = Vec::new();
@@ -103,7 +103,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             watch.check(&ground, epoch);
             let mut held = ground.register(&owner.open.domain, key_of(epoch));
             owner.post(epoch);
-            // Mostly somebody writes when the region is closed; sometimes it is closed at once.
+            // Mostly a writer writes when the region is closed; sometimes the region is closed at once.
             if random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !watch.is_written(&held) {

@@ -180,7 +180,7 @@ impl Play {
             self.owner.open.endpoint.progress();
             self.watch.check(&ground, self.epoch);
         }
-        // Those who were stopped go on now and then while the memory is ours.
+        // Stopped writers continue now and then while the memory is the owner's.
         let at = self.random.below(WRITERS);
         self.go_on(at);
         (0..self.random.below(200)).for_each(|_| _ = self.owner.open.endpoint.progress());
@@ -188,7 +188,7 @@ impl Play {
         self.ground = Some(ground);
     }
 
-    /// Nobody moves: again busy. Then all go on, or are killed, and the region can be closed.
+    /// Lets every stopped writer continue, or kills and replaces it, and closes the region again until that succeeds.
     fn close_later(&mut self, mut held: Held) {
         for at in 0..WRITERS {
             if self.random.below(2) == 0 {
@@ -209,7 +209,7 @@ impl Play {
         self.verify(ground);
     }
 
-    /// While all writers are stopped, one of them in the middle of a write: the memory is not given to anybody else.
+    /// Drops the region while all writers are stopped, one of them in the middle of a write: the memory is not given to other code.
     fn drop_while_stopped(&mut self, held: Held) {
         for at in 0..WRITERS {
             self.stop(at);

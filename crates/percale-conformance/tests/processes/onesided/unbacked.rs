@@ -28,7 +28,7 @@ const EVERYTHING: u64 = 21;
 pub(crate) fn target() {
     let open = open_as_told();
     let start = std::ptr::without_provenance_mut::<u8>(HOLE);
-    // SAFETY: whoever is given it lets the kernel check the address; nobody else uses what will be there.
+    // SAFETY: all users of the segment let the kernel check the address; no other code uses the memory that will be there.
     let segment = unsafe { Segment::new(start, LEN) };
     // SAFETY: not backed, and of no other use than that peers read and write it.
     let part = unsafe { open.domain.registration(ALL).key(PART).raw(&[segment], false) }.expect("a region");
@@ -84,13 +84,13 @@ fn map(len: usize) -> usize {
 }
 
 fn protect() -> usize {
-    // SAFETY: the mapping is this test's, and nobody writes it but by percale.
+    // SAFETY: the mapping belongs to this test, and is written only through percale.
     unsafe { rustix::mm::mprotect(hole(), LEN, MprotectFlags::READ) }.expect("it is mapped");
     0
 }
 
 fn unmap() -> usize {
-    // SAFETY: the mapping is this test's, and nobody uses it but by percale.
+    // SAFETY: the mapping belongs to this test, and is used only through percale.
     unsafe { rustix::mm::munmap(hole(), LEN) }.expect("the hole is there");
     0
 }
@@ -123,7 +123,7 @@ fn mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region(kind: &str) {
 }
 
 impl Test {
-    /// Tells the target what to do, and waits until it has.
+    /// Sends the target an order, and waits until it is done.
     fn tell(&mut self, line: &str) {
         self.target.tell(line);
         assert_eq!(self.target.hear(), "done");

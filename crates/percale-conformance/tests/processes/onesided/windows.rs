@@ -1,7 +1,7 @@
 //! Windows over one memory are invalidated and bound again while four peers write through them without pause, and some are killed.
 //!
-//! An epoch has a window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which says in which
-//! epoch; between two epochs nobody may write.
+//! An epoch has a window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which identifies the
+//! epoch; between two epochs no write may arrive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ crate::on!(shm, untrusting, tcp, verbs: {
 const WRITERS: usize = 4;
 /// The key of the board: for each writer a word, the epoch and below it the key to write through.
 const BOARD: u64 = 1;
-/// On the board: go home.
+/// The value on the board that ends the writers.
 const END: u64 = u64::MAX;
 const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
 const DEPTH: usize = 4;
@@ -103,7 +103,7 @@ impl<'k> Run<'k> {
         self.board.write(8 * place, &word.to_le_bytes());
     }
 
-    /// Sends a writer home; what it did.
+    /// Ends a writer. Returns what it did.
     fn dismiss(&mut self, place: usize, mut writer: Writer) -> String {
         self.post(place, END);
         let deadline = Deadline::new("a writer goes home");
@@ -167,7 +167,7 @@ impl<'k> Run<'k> {
         busy
     }
 
-    /// Nobody wrote since.
+    /// Checks that nothing was written since.
     fn check(&mut self, epoch: u64) {
         self.region.read(0, &mut self.scratch);
         if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {
@@ -179,7 +179,7 @@ impl<'k> Run<'k> {
         }
     }
 
-    /// The epoch is over: only its own writes are there. Fills the memory anew. How many bytes were written.
+    /// Checks at the end of an epoch that only its own writes are there, and fills the memory anew. Returns how many bytes were written.
     fn over(&mut self, epoch: u64) -> u64 {
         let (filling, stamp) = (self.filling, stamp_of(epoch));
         self.region.read(0, &mut self.scratch);
@@ -201,7 +201,7 @@ impl<'k> Run<'k> {
             epoch += 1;
             self.check(epoch);
             let keys = self.admit(epoch);
-            // Mostly somebody writes when the keys are taken back; sometimes they are so at once.
+            // Mostly a writer writes when the keys are taken back; sometimes they are taken back at once.
             if self.random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !self.is_written() {
@@ -252,7 +252,7 @@ impl<'k> Run<'k> {
         self.region.close().expect("nothing is bound");
     }
 
-    /// Replaces a writer whose shift is over.
+    /// Replaces a writer at the end of its shift.
     fn relieve(&mut self, place: usize) {
         let tired = self.writers.remove(place);
         let word = self.dismiss(place, tired);
