@@ -12,7 +12,7 @@ use std::ffi::c_int;
 pub(crate) use numbers::*;
 pub(crate) use types::*;
 
-// Those that percale does not use.
+// Constants that percale does not use.
 pub(crate) const QPS_RESET: c_int = 0;
 pub(crate) const WR_SEND_WITH_INV: c_int = 9;
 pub(crate) const WC_LOC_LEN_ERR: c_int = 1;

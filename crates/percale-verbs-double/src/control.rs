@@ -1,4 +1,4 @@
-//! The language of `PERCALE_VERBS_DOUBLE`: devices, and what goes wrong with them.
+//! The command language of `PERCALE_VERBS_DOUBLE`: devices, and their failures.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::abi;
 
-/// What a device is, by the keys of the command `device`.
+/// The settings of a device, by the keys of the command `device`.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// `ports`: how many.
+    /// `ports`: the number of ports.
     pub(crate) ports: u8,
     /// `rc`: whether it makes reliable connections.
     pub(crate) rc: bool,
@@ -17,13 +17,13 @@ pub(crate) struct Settings {
     pub(crate) up: bool,
     /// `drop`: whether all that it sends and receives is lost.
     pub(crate) drop: bool,
-    /// `drop_port`: the same for one of its ports; 0 for none.
+    /// `drop_port`: as `drop`, for one of its ports; 0 for none.
     pub(crate) drop_port: u8,
     /// `gid`: the third byte of its ports' IPv4 addresses; the last is the port's number.
     pub(crate) gid: u8,
     /// `lax`: whether a peer may invalidate any bound window of type 2, as soft-RoCE lets it.
     pub(crate) lax: bool,
-    /// `reuse`: whether the key of what was ended is given to the next.
+    /// `reuse`: whether the key of a destroyed object is given to the next one.
     pub(crate) reuse: bool,
     /// `windows`: a sum of 1 (type 1), 2 (type 2A) and 4 (type 2B).
     pub(crate) windows: u32,
@@ -104,7 +104,7 @@ impl Settings {
         gid
     }
 
-    /// Whether an address may be some device's: ports have small numbers.
+    /// Whether an address may belong to a device: ports have small numbers.
     pub(crate) fn is_address(gid: &[u8; 16]) -> bool {
         gid[..14] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77] && (1..0x40).contains(&gid[15])
     }
@@ -120,7 +120,7 @@ struct Failure {
     code: c_int,
 }
 
-/// A device that is here, opened or not.
+/// A device, opened or not.
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) settings: Settings,
@@ -141,7 +141,7 @@ impl Device {
         }
     }
 
-    /// The errno or status with which this call or request is to fail, if it is.
+    /// The errno or status with which this call or request must fail, if it must.
     pub(crate) fn fails(&mut self, what: &str) -> Option<c_int> {
         let mut code = None;
         self.failures.retain_mut(|one| {
@@ -174,7 +174,7 @@ pub(crate) enum Happening {
     Pair,
 }
 
-/// Carries out commands on the list of devices; what is to happen besides, by the device's place in it.
+/// Executes commands on the list of devices; returns the further effects, by the index of the device.
 pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, Happening)>, String> {
     let mut happenings = Vec::new();
     for command in text.split([';', '\n']) {
@@ -233,7 +233,7 @@ pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, 
     Ok(happenings)
 }
 
-/// What a request is called in commands.
+/// The name of a request in commands.
 pub(crate) const fn operation(opcode: c_int) -> &'static str {
     match opcode {
         abi::WR_RDMA_WRITE => "write",

@@ -36,7 +36,7 @@ fn zeroed<T>() -> Box<T> {
     Box::new(unsafe { std::mem::zeroed() })
 }
 
-/// What a call gives that gives a pointer: null and errno if it fails.
+/// Returns the result of a call that returns a pointer: null and errno if it fails.
 fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
     match result {
         Ok(object) => Box::into_raw(object),
@@ -59,7 +59,7 @@ fn errno(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
 }
 
-/// Reads what a program names.
+/// Reads an object that a program names.
 ///
 /// # Safety
 /// It is alive, as the library's user promises.
@@ -68,10 +68,10 @@ unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
     unsafe { &*ptr }
 }
 
-/// Frees what this library gave, if it was destroyed.
+/// Frees an object of this library, if it was destroyed.
 ///
 /// # Safety
-/// It was given by [`given`], and the user names it no more.
+/// It was returned by [`given`], and the user names it no more.
 unsafe fn freed<T>(ptr: *mut T, result: Result<(), c_int>) -> c_int {
     if result.is_ok() {
         // SAFETY: passed on.
@@ -89,8 +89,7 @@ unsafe fn context_of(context: *mut abi::Context) -> u32 {
     unsafe { of(context.cast::<Context>()) }.number
 }
 
-/// Carries out commands. 0; ENOENT if there is no queue, or queue pair, that an event could be for; else EINVAL, with a line on standard
-/// error.
+/// Executes commands. Returns 0; ENOENT if there is no queue, or queue pair, for an event; otherwise EINVAL, with a line on standard error.
 ///
 /// # Safety
 /// `text` ends with a zero.
@@ -177,7 +176,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
             break;
         }
         thread = match &mut machine().network {
-            // It is needed again.
+            // The network is needed again.
             Some(network) if network.revived() => {
                 network.thread = Some(ending);
                 None
@@ -310,7 +309,7 @@ unsafe extern "C" fn dealloc_mw(window: *mut abi::Mw) -> c_int {
     unsafe { freed(window, result) }
 }
 
-/// What a window is to be bound to, and over which queue pair.
+/// Reads what a window is to be bound to, and over which queue pair.
 ///
 /// # Safety
 /// The region is alive, unless there are no bytes.
@@ -601,7 +600,7 @@ unsafe extern "C" fn post_recv(pair: *mut abi::Qp, first: *mut abi::RecvWr, bad:
 }
 
 impl Machine {
-    /// Takes a request, and does it if it can be done now.
+    /// Takes a request, and executes it if that is possible now.
     fn post(&mut self, number: u32, mut request: Request) -> Result<(), c_int> {
         let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
         self.device(context).fails("ibv_post_send").map_or(Ok(()), Err)?;
@@ -616,7 +615,7 @@ impl Machine {
             return Err(libc::ENOMEM);
         }
         match pair.state {
-            _ if gone => return Ok(()), // Nobody hears of it.
+            _ if gone => return Ok(()), // Requests to a failed device never complete.
             abi::QPS_RTS => {}
             abi::QPS_ERR => {
                 pair.used.0 += 1;

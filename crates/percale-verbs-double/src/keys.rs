@@ -1,11 +1,11 @@
-//! Keys of regions and windows: 24 bits of a place, 8 bits that change.
+//! Keys of regions and windows: 24 bits of an index, 8 bits that change.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 
 use crate::abi;
 
-/// What a key names.
+/// The object that a key names.
 pub(crate) struct Named {
     pub(crate) domain: u32,
     pub(crate) context: u32,
@@ -18,7 +18,7 @@ pub(crate) enum What {
         start: u64,
         len: u64,
         rights: c_int,
-        /// Windows that are bound to it.
+        /// The number of windows that are bound to it.
         windows: u32,
     },
     Window {
@@ -27,10 +27,10 @@ pub(crate) enum What {
     },
 }
 
-/// What a window is bound to.
+/// The range that a window is bound to.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound {
-    /// The region's place.
+    /// The region's index.
     pub(crate) region: u32,
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Bound {
 #[derive(Default)]
 pub(crate) struct Keys {
     named: HashMap<u32, Named>,
-    /// Places to be used again, with the last key of each.
+    /// Indices for reuse, with the last key of each.
     free: Vec<u32>,
     next: u32,
 }
@@ -51,11 +51,11 @@ pub(crate) struct Keys {
 const REMOTE: c_int = abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ;
 
 impl Keys {
-    /// A key for something new. With `reuse` it is the key of what was ended last.
+    /// Assigns a key to a new object. With `reuse` it is the key of the object that was destroyed last.
     pub(crate) fn insert(&mut self, domain: u32, context: u32, what: What, reuse: bool) -> u32 {
         let key = match self.free.pop() {
             Some(last) if reuse => last,
-            // Another one of that place.
+            // Another key of that index.
             Some(last) => last & !0xff | last.wrapping_add(1) & 0xff,
             None => {
                 self.next += 1;
@@ -90,7 +90,7 @@ impl Keys {
         Ok(named)
     }
 
-    /// Takes a window's right back, if it has one.
+    /// Removes a window's binding, if it has one.
     pub(crate) fn unbind(&mut self, place: u32) {
         let Some(Named { what: What::Window { bound, .. }, .. }) = self.named.get_mut(&place) else { return };
         let Some(bound) = bound.take() else { return };
@@ -99,7 +99,7 @@ impl Keys {
         }
     }
 
-    /// Binds a window under a new key; with no bytes it is unbound. A completion's status says what is wrong.
+    /// Binds a window under a new key; without bytes it is unbound. An error is the status of the completion.
     pub(crate) fn bind(&mut self, key: u32, domain: u32, (region, bound): (u32, Bound)) -> Result<(), c_int> {
         let wrong = Err(abi::WC_MW_BIND_ERR);
         let Some(window) = self.named.get(&(key >> 8)) else { return wrong };
@@ -172,13 +172,13 @@ impl Keys {
         allowed && address >= start && len <= all && address - start <= all - len
     }
 
-    /// Windows that are bound over a queue pair.
+    /// The number of windows that are bound over a queue pair.
     pub(crate) fn bound_over(&self, pair: u32) -> usize {
         let is = |named: &&Named| matches!(&named.what, What::Window { two: true, bound: Some(bound) } if bound.pair == pair);
         self.named.values().filter(is).count()
     }
 
-    /// How many regions, and how many windows, and how many bytes of regions.
+    /// Counts the regions, the windows, and the bytes of regions.
     pub(crate) fn count(&self, of: impl Fn(u32) -> bool) -> (usize, usize, u64) {
         let all = self.named.values().filter(|named| of(named.context));
         all.fold((0, 0, 0), |(regions, windows, bytes), named| match named.what {

@@ -21,14 +21,14 @@
 //! | `event NAME cq_error\|qp_fatal` | the same for the queue, or queue pair, of the device that was made last |
 //! | `event NAME cq_error N` | for the queue that was made `N` queues before it |
 //!
-//! Calls are named as in C (`ibv_reg_mr`). Operations are `send`, `write`, `read`, `bind`, `invalidate`; a delay also of `connect`, and of
-//! `receive`, whose completion is seen so much later.
+//! Calls are named as in C (`ibv_reg_mr`). Operations are `send`, `write`, `read`, `bind`, `invalidate`; a delay also of `connect`, and of `receive`,
+//! which delays the time at which its completion is seen.
 //!
 //! # How it works
-//! The state of a process is one value behind one lock (`machine`); a request to a queue pair of the same process is done in the
-//! call that posts it. For peers in other processes, and for what waits, there is a thread (`network`), while a device is open that has
-//! a queue pair: it listens on an abstract Unix socket, whose number is part of each queue pair's number. A process that is stopped
-//! answers when it continues; one that died answers nothing, and requests to it end after `timeout` milliseconds.
+//! The state of a process is one value behind one lock (`machine`); a request to a queue pair of the same process is executed in the call that posts
+//! it. For peers in other processes, and for everything that waits, there is a thread (`network`), while a device is open that has a queue pair: it
+//! listens on an abstract Unix socket, and the number of that socket is part of each queue pair's number. A process that is stopped answers when it
+//! continues; one that died answers nothing, and requests to it end after `timeout` milliseconds.
 //!
 //! # What it is not
 //! It pins no pages: of memory that was unmapped while it was registered, writes are dropped, and reads bring zeros.

@@ -1,7 +1,7 @@
 //! The state of this process' devices: one value, behind one lock.
 //!
-//! A forked child has a state of its own: the page that names it is wiped there. What is inherited beside (sockets of the thread) is
-//! closed in the child, so that peers see when the parent ends.
+//! A forked child has a state of its own: the page with the pointer to the state is wiped there. Other inherited resources (sockets of the thread)
+//! are closed in the child, so that peers see when the parent ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ use crate::pair::Pair;
 
 /// An opened device.
 pub(crate) struct Opened {
-    /// Its place in the list of devices.
+    /// Its index in the list of devices.
     pub(crate) device: usize,
     /// Its `async_fd`: a counter of the events below.
     pub(crate) fd: c_int,
@@ -41,11 +41,11 @@ pub(crate) struct Channel {
     pub(crate) users: u32,
 }
 
-/// A completion, and whose it is.
+/// A completion, and the side of the queue pair that it belongs to.
 pub(crate) struct Entry {
     pub(crate) wc: abi::Wc,
     pub(crate) is_send: bool,
-    /// It is not seen before.
+    /// It is visible from this time on.
     pub(crate) ready: Option<Instant>,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct Queue {
     pub(crate) users: u32,
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 pub(crate) enum Disobeyed {
     /// There is no such command.
     Meaningless(String),
-    /// There is nothing that the event could be for.
+    /// There is no object for the event.
     Nothing,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Machine {
     pub(crate) pairs: HashMap<u32, Pair>,
     pub(crate) keys: Keys,
     pub(crate) network: Option<Network>,
-    /// Pairs of which something waits for a time.
+    /// Queue pairs with something that waits for a time.
     pub(crate) timers: Vec<(Instant, u32)>,
     next: u32,
     next_pair: u32,
@@ -93,12 +93,12 @@ pub(crate) struct Machine {
 /// Descriptors that a forked child closes.
 static INHERITED: [AtomicI32; 512] = [const { AtomicI32::new(-1) }; 512];
 
-/// Notes a descriptor that children must not keep.
+/// Records a descriptor that children must not keep.
 pub(crate) fn private(fd: c_int) {
     _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
-/// Its owner closes it.
+/// Removes a descriptor that its owner closes.
 pub(crate) fn unlist(fd: c_int) {
     for one in &INHERITED {
         _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
@@ -122,7 +122,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// The page that names the state; in a child it is zero.
+/// The page with the pointer to the state; in a child it is zero.
 fn page() -> &'static AtomicPtr<Mutex<Machine>> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     let page = *PAGE.get_or_init(|| {
@@ -157,7 +157,7 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
         match page.compare_exchange(machine, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => machine = fresh,
             Err(other) => {
-                // SAFETY: nobody else was given it.
+                // SAFETY: the pointer was not published, so there is no other user.
                 drop(unsafe { Box::from_raw(fresh) });
                 machine = other;
             }
@@ -181,13 +181,13 @@ impl Machine {
         machine
     }
 
-    /// A number that no object has.
+    /// Assigns a number that no object has.
     pub(crate) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// A number for a queue pair, of those of this process.
+    /// Assigns a number to a queue pair, of the numbers of this process.
     pub(crate) fn pair_number(&mut self) -> Option<u32> {
         let first = self.network.as_ref()?.first_pair();
         for _ in 0..=crate::network::PAIRS {
@@ -206,7 +206,7 @@ impl Machine {
         &mut self.devices[at]
     }
 
-    /// Whether a call is to fail on this context's device.
+    /// Whether a call must fail on this context's device.
     pub(crate) fn fails(&mut self, context: u32, call: &str) -> Result<(), c_int> {
         let device = self.device(context);
         match device.fails(call) {
@@ -216,7 +216,7 @@ impl Machine {
         }
     }
 
-    /// Objects of one kind that a device has, counted against a limit of it.
+    /// Whether a device may have one more object of a kind than `used`, according to its limit.
     pub(crate) fn has_room(&mut self, context: u32, limit: &str, used: usize) -> Result<(), c_int> {
         if used < self.device(context).settings.limit(limit) as usize { Ok(()) } else { Err(libc::ENOMEM) }
     }
@@ -234,7 +234,7 @@ impl Machine {
         }
     }
 
-    /// What an event is about ends: it is not reported any more.
+    /// Forgets the events of an object that is destroyed.
     pub(crate) fn forget_events(&mut self, context: u32, element: u64) {
         let Some(opened) = self.contexts.get_mut(&context) else { return };
         let before = opened.events.len();
@@ -265,7 +265,7 @@ impl Machine {
         }
     }
 
-    /// There is a completion: reports it, if that is wanted.
+    /// Reports a completion to the queue's channel, if a notification was requested.
     fn report(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         if std::mem::take(&mut found.armed)
@@ -276,7 +276,7 @@ impl Machine {
         }
     }
 
-    /// Reports completions that are seen from now on.
+    /// Reports completions that have become visible.
     pub(crate) fn report_late(&mut self) {
         let now = Instant::now();
         let is_late =
@@ -286,7 +286,7 @@ impl Machine {
         late.into_iter().for_each(|queue| self.report(queue));
     }
 
-    /// A completion queue failed: it takes nothing more, and its queue pairs are in error.
+    /// Fails a completion queue: it accepts nothing more, and its queue pairs are in error.
     pub(crate) fn overflow(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         found.dead = true;
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// Carries out commands.
+    /// Executes commands.
     pub(crate) fn obey(&mut self, text: &str) -> Result<(), Disobeyed> {
         for (device, happening) in control::obey(&mut self.devices, text).map_err(Disobeyed::Meaningless)? {
             let of = |opened: &Opened| opened.device == device;
@@ -344,13 +344,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Has the thread look again when it is time.
+    /// Makes the thread check a queue pair at this time.
     pub(crate) fn at(&mut self, when: Instant, pair: u32) {
         self.timers.push((when, pair));
         self.wake();
     }
 
-    /// Has the thread look.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         if let Some(network) = &self.network {
             add(network.wake);

@@ -1,4 +1,4 @@
-//! Copies to and from memory of this process, as a device makes them: what is not mapped any more is skipped.
+//! Copies to and from memory of this process, as a device makes them: memory that is no longer mapped is skipped.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ type Copy = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Bytes that the kernel copied, or `None` if it copies nothing between processes here.
+/// Returns the number of bytes that the kernel copied, or `None` if it does not copy between processes here.
 fn copy(by: Copy, own: *mut c_void, address: u64, len: usize) -> Option<usize> {
     let own = libc::iovec { iov_base: own, iov_len: len };
     let there = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len };
@@ -39,7 +39,7 @@ pub(crate) fn write(address: u64, bytes: &[u8]) {
     }
 }
 
-/// Reads registered memory; zeros where there is none any more.
+/// Reads registered memory; zeros where nothing is mapped any more.
 pub(crate) fn read(address: u64, len: usize, into: &mut Vec<u8>) {
     let start = into.len();
     into.resize(start + len, 0);
@@ -51,7 +51,7 @@ pub(crate) fn read(address: u64, len: usize, into: &mut Vec<u8>) {
     }
 }
 
-/// Whether all pages are there, and may be written if that is wanted; the kernel brings them in.
+/// Whether all pages are mapped, and writable if that is required; makes them present.
 pub(crate) fn is_there(address: u64, len: usize, written: bool) -> bool {
     // SAFETY: sysconf has no conditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs();

@@ -1,8 +1,8 @@
-//! Queue pairs of other processes: a thread, and a connection to each process that has any.
+//! Queue pairs of other processes: a thread, and a connection to each process that has some.
 //!
-//! A process takes the first free number, by binding an abstract Unix socket of that name; numbers of its queue pairs begin with it. A
-//! message is a header of fixed size and its bytes; answers come back over the connection of the request. Whoever has the lock writes as
-//! much as the kernel takes; the thread writes the rest, reads, and looks after everything that waits for a time.
+//! A process takes the first free number, by binding an abstract Unix socket of that name; numbers of its queue pairs begin with it. A message is a
+//! header of fixed size and its bytes; answers come back over the connection of the request. The thread that holds the lock writes as much as the
+//! kernel takes; the network thread writes the rest, reads, and handles all timers.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -21,10 +21,10 @@ pub(crate) const PAIRS: u32 = 1 << 13;
 const PROCESSES: u32 = 1 << 11;
 /// Bytes of a header.
 const HEADER: usize = 72;
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Whether a message is on its way.
+/// Whether a message was sent.
 pub(crate) enum Sent {
     Yes,
     Nobody,
@@ -33,7 +33,7 @@ pub(crate) enum Sent {
 /// A connection.
 struct Line {
     socket: UnixStream,
-    /// The process that was called; `None` if it called.
+    /// The process that was connected to; `None` if it connected to this one.
     process: Option<u32>,
     out: VecDeque<u8>,
     read: Vec<u8>,
@@ -46,7 +46,7 @@ pub(crate) struct Network {
     listener: UnixListener,
     lines: HashMap<u32, Line>,
     next: u32,
-    /// Until whoever ends it waits for it.
+    /// Present until a caller takes it to join it.
     pub(crate) thread: Option<JoinHandle<()>>,
     ends: bool,
 }
@@ -65,7 +65,7 @@ impl Line {
         Ok(Self { socket, process, out: VecDeque::new(), read: Vec::new() })
     }
 
-    /// Writes as much as the kernel takes. Whether the connection stands.
+    /// Writes as much as the kernel takes. Returns whether the connection is intact.
     fn flush(&mut self) -> bool {
         while !self.out.is_empty() {
             match self.socket.write(self.out.as_slices().0) {
@@ -79,7 +79,7 @@ impl Line {
         true
     }
 
-    /// Reads what is there. Whether the connection stands.
+    /// Reads what has arrived. Returns whether the connection is intact.
     fn fill(&mut self) -> bool {
         let mut bytes = vec![0; 256 << 10];
         loop {
@@ -96,7 +96,7 @@ impl Line {
         }
     }
 
-    /// The next message, if all of it is there.
+    /// Returns the next message, if all of it has arrived.
     fn next(&mut self, from: &mut usize) -> Option<(Header, Vec<u8>)> {
         let rest = &self.read[*from..];
         let header = Header::read(rest.get(..HEADER)?.try_into().ok()?);
@@ -112,10 +112,10 @@ impl Drop for Line {
     }
 }
 
-/// What a message or an answer begins with.
+/// The head of a message or an answer.
 struct Header {
     is_answer: bool,
-    /// Of a message its opcode; of an answer 0, or the sender's status, or -1 and -2 for [`Answer::Unready`] and [`Answer::Nobody`].
+    /// The opcode of a message; in an answer 0, the sender's status, or -1 and -2 for [`Answer::Unready`] and [`Answer::Nobody`].
     code: i32,
     from: u32,
     to: u32,
@@ -199,12 +199,12 @@ impl Network {
         self.process * PAIRS
     }
 
-    /// Whether its end was called off.
+    /// Whether it is needed again, so that it does not end.
     pub(crate) const fn revived(&self) -> bool {
         !self.ends && self.thread.is_none()
     }
 
-    /// Whether a queue pair is of this process.
+    /// Whether a queue pair belongs to this process.
     pub(crate) const fn is_ours(&self, pair: u32) -> bool {
         pair / PAIRS == self.process
     }
@@ -234,7 +234,7 @@ impl Drop for Network {
 }
 
 impl Machine {
-    /// Has a thread, unless there is one.
+    /// Starts the thread, unless it runs.
     pub(crate) fn need_network(&mut self) -> Result<(), c_int> {
         if let Some(network) = &mut self.network {
             network.ends = false;
@@ -244,7 +244,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends the thread, if no device is open; whoever gets it waits for it, without the lock.
+    /// Ends the thread, if no device is open; the caller joins the returned handle, without holding the lock.
     pub(crate) fn end_network(&mut self) -> Option<JoinHandle<()>> {
         if !self.contexts.is_empty() {
             return None;
@@ -275,14 +275,14 @@ impl Machine {
         };
         line.out.extend(header.bytes());
         line.out.extend(&message.data);
-        // If the connection is over, the thread finds that out.
+        // If the connection is lost, the thread detects that.
         if !line.flush() || !line.out.is_empty() || message.sequence == 0 {
             self.wake();
         }
         Sent::Yes
     }
 
-    /// A message or an answer has come.
+    /// Handles a message or an answer that has arrived.
     fn came(&mut self, line: u32, header: &Header, data: Vec<u8>) {
         if header.is_answer {
             let answer = match header.code {
@@ -321,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// Reads, writes, and looks at what waits. How long the thread may sleep.
+    /// Reads, writes, and handles timers. Returns how long the thread may sleep.
     fn work(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let mut due: Vec<u32> = self.timers.extract_if(.., |(when, _)| *when <= now).map(|(_, pair)| pair).collect();
@@ -376,7 +376,7 @@ impl Machine {
     }
 }
 
-/// The thread.
+/// The body of the thread.
 fn run() {
     // SAFETY: an empty set, filled below.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };

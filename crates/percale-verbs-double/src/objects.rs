@@ -1,4 +1,4 @@
-//! Objects are made and destroyed: what a kernel checks before it does that.
+//! Making and destroying objects: the checks that a kernel makes before.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -9,7 +9,7 @@ use crate::machine::{Channel, Domain, Machine, Opened, Queue, counter};
 use crate::memory;
 use crate::pair::Pair;
 
-/// Counts of a device's objects are checked against limits of the device, whoever opened it.
+/// Checks the number of a device's objects, made through any of its contexts, against the device's limit.
 macro_rules! room {
     ($machine:ident, $context:expr, $limit:literal, $objects:ident) => {{
         let used = $machine.$objects.values().filter(|one| $machine.is_same(one.context, $context)).count();
@@ -94,10 +94,10 @@ impl Machine {
         Ok(self.keys.insert(domain, context, What::Region { start, len, rights, windows: 0 }, reuse))
     }
 
-    /// Ends a region or a window.
+    /// Destroys a region or a window.
     pub(crate) fn end_key(&mut self, key: u32, call: &str) -> Result<(), c_int> {
         let context = self.keys.get(key).ok_or(libc::EINVAL)?.context;
-        // Of a device that is gone everything can be ended.
+        // Every object of a failed device can be destroyed.
         if let Some(errno) = self.device(context).fails(call) {
             return Err(errno);
         }
@@ -262,7 +262,7 @@ impl Machine {
         for queue in queues {
             if let Some(queue) = self.queues.get_mut(&queue) {
                 queue.users -= 1;
-                // Completions of it are not polled any more.
+                // Its completions are not polled any more.
                 queue.entries.retain(|entry| entry.wc.qp_num != number);
             }
         }

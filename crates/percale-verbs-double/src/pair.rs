@@ -1,4 +1,4 @@
-//! Queue pairs: what they are, and their states.
+//! Queue pairs and their states.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -14,26 +14,26 @@ pub(crate) struct Request {
     pub(crate) id: u64,
     pub(crate) opcode: c_int,
     pub(crate) parts: Vec<abi::Sge>,
-    /// Bytes that came with it.
+    /// The inline data of the request.
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) immediate: u32,
     /// Address and key of the peer's memory.
     pub(crate) remote: (u64, u32),
-    /// Of a bind: the window's key, its new key, and the region's key.
+    /// For a bind: the window's key, its new key, and the region's key.
     pub(crate) bind: Option<(u32, u32, crate::keys::Bound)>,
     pub(crate) region: u32,
-    /// It does not begin before.
+    /// It does not begin before this time.
     pub(crate) ready: Option<Instant>,
     pub(crate) state: State,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
     /// Sent to another process.
     Sent,
-    /// Status and bytes.
+    /// Completed, with status and bytes.
     Done(c_int, u32),
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct Receive {
     pub(crate) parts: Vec<abi::Sge>,
 }
 
-/// Whom a queue pair is connected to.
+/// The peer that a queue pair is connected to.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) number: u32,
     pub(crate) gid: [u8; 16],
-    /// The number of the first packet that comes from there.
+    /// The number of the first packet from the peer.
     pub(crate) sequence: u32,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Peer {
 pub(crate) struct Pair {
     /// Its structure, for events.
     pub(crate) ptr: u64,
-    /// Counts up with each that is made.
+    /// The sequence number of its creation.
     pub(crate) made: u32,
     pub(crate) context: u32,
     pub(crate) domain: u32,
@@ -68,26 +68,26 @@ pub(crate) struct Pair {
     pub(crate) rights: c_int,
     pub(crate) port: u8,
     pub(crate) peer: Option<Peer>,
-    /// The number of the first packet that goes there.
+    /// The number of the first packet to the peer.
     pub(crate) sequence: u32,
     pub(crate) sends: VecDeque<Request>,
     pub(crate) receives: VecDeque<Receive>,
-    /// Requests and receives whose completions were not polled.
+    /// The numbers of requests and of receives with completions that were not polled.
     pub(crate) used: (u32, u32),
     /// The number of the first request in `sends`, since it was connected, and of the next one that the peer may send.
     pub(crate) first: u64,
     pub(crate) expected: u64,
-    /// Nothing is sent before.
+    /// Nothing is sent before this time.
     pub(crate) hold: Option<Instant>,
-    /// Since when no answer came.
+    /// The time since which no answer has arrived.
     pub(crate) silent: Option<Instant>,
-    /// Answers in a row that the peer has no receive.
+    /// The number of consecutive answers that the peer has no receive.
     pub(crate) unready: u32,
     pub(crate) retries: u32,
 }
 
 impl Pair {
-    /// Its device is gone: nothing completes.
+    /// Called when its device has failed: nothing completes.
     pub(crate) fn vanish(&mut self) {
         self.state = abi::QPS_ERR;
         self.sends.clear();
@@ -99,7 +99,7 @@ impl Pair {
     }
 }
 
-/// Which attributes each change needs.
+/// The attributes that each state change requires.
 const TO_INIT: c_int = abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS;
 const TO_RTR: c_int = abi::QP_STATE
     | abi::QP_AV
@@ -112,7 +112,7 @@ const TO_RTS: c_int =
     abi::QP_STATE | abi::QP_SQ_PSN | abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY | abi::QP_MAX_QP_RD_ATOMIC;
 
 impl Machine {
-    /// Changes a queue pair. With an address that may be nobody's, how long the search for it takes is the caller's to wait.
+    /// Changes a queue pair. An address without a device fails at once: `ibv_modify_qp` has waited before for as long as address resolution takes.
     pub(crate) fn modify(&mut self, number: u32, attr: &abi::QpAttr, mask: c_int) -> Result<(), c_int> {
         let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
         self.fails(context, "ibv_modify_qp")?;
@@ -161,7 +161,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A queue pair is in error: everything posted completes.
+    /// Puts a queue pair into the error state: everything posted completes.
     pub(crate) fn pair_error(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         pair.state = abi::QPS_ERR;
@@ -179,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// A request completes.
+    /// Completes a request.
     pub(crate) fn sent(&mut self, number: u32, request: &Request, status: c_int, len: u32) {
         let Some(queue) = self.pairs.get(&number).map(|pair| pair.send_queue) else { return };
         let opcode = match request.opcode {
@@ -193,7 +193,7 @@ impl Machine {
         self.complete(queue, Entry { wc, is_send: true, ready: None });
     }
 
-    /// A receive completes.
+    /// Completes a receive.
     pub(crate) fn received(&mut self, number: u32, wc: abi::Wc) {
         let Some((queue, context)) = self.pairs.get(&number).map(|pair| (pair.receive_queue, pair.context)) else {
             return;

@@ -1,7 +1,7 @@
-//! A queue pair's send side: requests are done in the order in which they were posted, and complete in that order.
+//! A queue pair's send side: requests are executed in the order in which they were posted, and complete in that order.
 //!
-//! A request to a queue pair of this process is done at once. One to another process is sent, at most [`WINDOW`] at a time. One that
-//! finds no receive, or nobody, is sent again later, with all behind it: the peer ignores what comes out of order.
+//! A request to a queue pair of this process is executed at once. One to another process is sent, at most [`WINDOW`] at a time. A request that finds
+//! no receive, or no queue pair, is sent again later, with all behind it: the peer ignores what comes out of order.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use crate::network::Sent;
 use crate::pair::{Pair, Request, State};
 use crate::responder::{Answer, Message};
 
-/// Requests that are with another process at a time.
+/// The most requests that are sent to another process at a time.
 const WINDOW: usize = 16;
-/// How long to wait until what found nobody is sent again.
+/// The delay until a request that found no queue pair is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// The same for what found no receive.
+/// The delay until a request that found no receive is sent again.
 const UNREADY: Duration = Duration::from_millis(1);
 
 impl Machine {
-    /// Goes on with what is posted.
+    /// Continues with the posted requests.
     pub(crate) fn pump(&mut self, number: u32) {
         loop {
             let now = Instant::now();
@@ -51,14 +51,14 @@ impl Machine {
         }
     }
 
-    /// Does a request, or sends it. Whether the next one's turn has come.
+    /// Executes a request, or sends it. Returns whether the next one may begin.
     fn begin(&mut self, number: u32, at: usize, sequence: u64, request: &Request) -> bool {
         let (context, domain) = match self.pairs.get(&number) {
             Some(pair) => (pair.context, pair.domain),
             None => return false,
         };
         let (device, is_first) = (self.device(context), at == 0);
-        // What is to fail does so when everything before it is over.
+        // A request that must fail does so when all requests before it have completed.
         if is_first && let Some(status) = device.fails(operation(request.opcode)) {
             return self.done(number, at, status, 0);
         }
@@ -83,7 +83,7 @@ impl Machine {
     fn begin_remote(&mut self, number: u32, at: usize, sequence: u64, domain: u32, request: &Request) -> bool {
         let reads = request.opcode == abi::WR_RDMA_READ;
         let Some(data) = self.gather(domain, request, reads) else {
-            // Requests before it are over first.
+            // Requests before it complete first.
             return at == 0 && self.done(number, at, abi::WC_LOC_PROT_ERR, 0);
         };
         let len: u64 = request.parts.iter().map(|part| u64::from(part.length)).sum();
@@ -140,7 +140,7 @@ impl Machine {
         Some(data)
     }
 
-    /// What came of a request. Whether the next one's turn has come.
+    /// Handles the answer to a request. Returns whether the next one may begin.
     pub(crate) fn answered(&mut self, number: u32, sequence: u64, answer: Answer, is_remote: bool) -> bool {
         let now = Instant::now();
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
@@ -160,7 +160,7 @@ impl Machine {
                 let mut left = data.as_slice();
                 let mut status = 0;
                 for part in request.parts.iter().filter(|_| request.opcode == abi::WR_RDMA_READ) {
-                    // It may have ended meanwhile.
+                    // The region may have been destroyed meanwhile.
                     if !self.keys.is_local(part.lkey, domain, (part.addr, part.length.into()), true) {
                         status = abi::WC_LOC_PROT_ERR;
                         break;
@@ -188,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// A request and all behind it are to be sent again, unless it failed for good.
+    /// Marks a request and all behind it to be sent again, unless it failed permanently.
     fn again(&mut self, number: u32, at: usize, status: Option<c_int>, hold: Instant) -> bool {
         if let Some(status) = status {
             return self.done(number, at, status, 0);
@@ -201,7 +201,7 @@ impl Machine {
         false
     }
 
-    /// A request is over. Completes what can be.
+    /// Records the end of a request, and completes all that can be completed.
     fn done(&mut self, number: u32, at: usize, status: c_int, len: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
         if let Some(request) = pair.sends.get_mut(at) {
@@ -220,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// What went to another process will not be answered: it ended.
+    /// Fails the requests to another process that has ended: they will not be answered.
     pub(crate) fn lost(&mut self, is_of: impl Fn(u32) -> bool) {
         let to = |pair: &Pair| pair.peer.is_some_and(|peer| is_of(peer.number));
         let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == State::Sent);

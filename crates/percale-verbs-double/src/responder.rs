@@ -1,4 +1,4 @@
-//! A queue pair's receive side: what requests of its peer do here.
+//! A queue pair's receive side: executes the requests of its peer.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use crate::abi;
 use crate::machine::Machine;
 use crate::memory;
 
-/// A request, as it travels.
+/// A request in the form in which it is sent.
 pub(crate) struct Message {
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -24,22 +24,22 @@ pub(crate) struct Message {
     pub(crate) data: Vec<u8>,
 }
 
-/// What came of it.
+/// The result of a request.
 pub(crate) enum Answer {
-    /// With the bytes of a read.
+    /// Executed, with the bytes of a read.
     Done(Vec<u8>),
-    /// With the status for the sender.
+    /// Rejected, with the status for the sender.
     Refused(c_int),
     /// There is no receive.
     Unready,
-    /// Nothing there answers.
+    /// There is no such queue pair.
     Nobody,
     /// It is out of order: there is no answer.
     Ignored,
 }
 
 impl Machine {
-    /// Does a request of a peer's.
+    /// Executes a request of a peer.
     pub(crate) fn respond(&mut self, message: &Message) -> Answer {
         let Some(pair) = self.pairs.get(&message.to).filter(|pair| pair.receives_now()) else { return Answer::Nobody };
         let connected = pair.peer.filter(|peer| peer.number == message.from && peer.sequence == message.start);

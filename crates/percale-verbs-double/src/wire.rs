@@ -1,4 +1,4 @@
-//! What the shared declarations of libibverbs' structures name of percale's.
+//! The names of percale that the shared declarations of libibverbs' structures use.
 
 pub(crate) mod queue_pair {
     /// A port's address.
