@@ -1,4 +1,4 @@
-//! Instruction budgets: what an operation costs, counted and not timed, so that a later feature cannot spend what an
+//! Instruction budgets: the cost of an operation, counted and not timed, so that a later feature cannot spend what an
 //! earlier one saved.
 //!
 //! The benchmark `budget` of the library runs each operation under valgrind by gungraun; crates/percale/benches/
@@ -91,7 +91,7 @@ fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
 /// Runs the benchmark and reads the instructions of each operation.
 fn count(place: &Place) -> Outcome<Counts> {
     let runner = runner(place)?;
-    // Earlier runs would be compared with, which is not asked for here.
+    // gungraun would compare with earlier runs, which is not wanted here.
     fs::remove_dir_all(place.target.join("gungraun")).ok();
     let program = place.cargo().args(["bench", "--quiet", "-p", "percale", "--bench", BENCHMARK]);
     let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", &runner);
@@ -116,7 +116,7 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
     Some((name, instructions))
 }
 
-/// The runner must be of the library's own version: Cargo.lock says which. Its own speed does not matter: it is built quickly.
+/// The runner must have the version of the library in Cargo.lock. Its own speed does not matter: it is built quickly.
 fn runner(place: &Place) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
     let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;

@@ -1,5 +1,5 @@
-//! A program that may hang, leave processes behind, or be one of a pair: it runs in a process group of its own, what it says goes to a
-//! file, and it is ended by its ids.
+//! A program that may hang, leave processes behind, or be one of a pair: it runs in a process group of its own, its output goes to a file, and it is
+//! ended by its process IDs.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -12,10 +12,10 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a client is looked at.
+/// How often a client is polled.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A client that was started. Dropped, it is ended.
+/// A client that was started. Dropping it ends it.
 pub(crate) struct Client {
     child: Child,
     said: PathBuf,
@@ -23,14 +23,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Starts a program whose standard output and error go to `said`.
+    /// Starts a program with its standard output and error redirected to the file `said`.
     pub(crate) fn start(program: Program, said: &Path) -> Outcome<Self> {
         let directory = said.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)?;
         let file = File::create(said).map_err(Failure::during(said.display()))?;
         let shown = program.shown();
         let mut command = program.into_command();
-        // Whatever a program that crashes leaves behind lies there too.
+        // Files that a crashing program leaves behind are there too.
         if command.get_current_dir().is_none() {
             command.current_dir(directory);
         }
@@ -39,7 +39,7 @@ impl Client {
         Ok(Self { child, said: said.to_owned(), status: None })
     }
 
-    /// Whether it runs still.
+    /// Whether it still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         if self.status.is_none() && has_ended(&self.child) {
             self.finish();
@@ -64,15 +64,15 @@ impl Client {
         self.status
     }
 
-    /// What it has said so far.
+    /// Returns its output so far.
     pub(crate) fn said(&self) -> String {
         fs::read(&self.said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Ends it, its children, and its group, and takes it off the system's table. Until then its id is nobody else's.
+    /// Ends it, its children, and its group, and reaps it. Until then its process ID is not reused.
     fn finish(&mut self) {
         processes::end_with_children(self.child.id());
-        // Without members there is no such group, which is well.
+        // Without members there is no such group, which is not an error.
         kill_process_group(Pid::from_child(&self.child), Signal::KILL).ok();
         self.status = self.child.wait().ok();
     }
@@ -86,7 +86,7 @@ impl Drop for Client {
     }
 }
 
-/// Whether a child has ended, which stays on the system's table.
+/// Whether a child has ended, without reaping it.
 fn has_ended(child: &Child) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(Some(_)))
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_that_hangs_is_ended_with_what_it_started() {
-        // A child in a session of its own is in no group of ours: it is found by its parent.
+        // A child in a session of its own is not in our group: it is found by its parent.
         let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
         let deadline = Instant::now() + Duration::from_secs(60);
         while client.said().is_empty() && Instant::now() < deadline {

@@ -1,8 +1,8 @@
 //! Requirement coverage: which requirements are proved by tests that ran and passed.
 //!
-//! A requirement is proved, in one cell of the table, if a test there carries its mark and passed, and none that
-//! carries it failed. A cell is a transport and a face (`shm/rust`), read from the test's module path; a test whose
-//! path names no transport proves its requirement as such, which the column `any` counts. `proved` is the requirement
+//! A requirement is proved, in one cell of the table, if a test there carries its mark and passed, and no test that
+//! carries it failed. A cell is a transport and an API (`shm/rust`), read from the test's module path; a test without a
+//! transport in its path proves its requirement as such, which the column `any` counts. `proved` is the requirement
 //! proved in any cell.
 
 use crate::failure::{Failure, Outcome};
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 const ANY: &str = "any";
 const FACES: [&str; 2] = ["rust", "c"];
 
-/// What the tests of one cell showed: the requirements with a pass and those with a failure.
+/// The results of the tests of one cell: the requirements with a pass and those with a failure.
 #[derive(Default)]
 struct Cell {
     passed: BTreeSet<String>,
@@ -165,8 +165,8 @@ fn is_counted(all: &Requirements, id: &str, cell: &str) -> bool {
     cell == ANY || all[id].is_about(transport)
 }
 
-/// The cell of a test: the first transport and the first face that its path names. Tests of this workspace are in Rust,
-/// so a path with a transport and no face is of the Rust face.
+/// The cell of a test: the first transport and the first API that its path names. Tests of this workspace are in Rust,
+/// so a path with a transport and no API counts for the Rust API.
 fn cell_of(path: &str) -> String {
     let modules = || path.split("::").take(path.matches("::").count());
     let Some(transport) = modules().find(|module| TRANSPORTS.contains(module)) else { return ANY.to_owned() };

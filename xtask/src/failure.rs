@@ -1,8 +1,8 @@
-//! Why a chore could not be done, in words for whoever runs it.
+//! Why a chore could not be done, in words for its user.
 
 use std::fmt;
 
-/// What went wrong, and what to do about it where that is known.
+/// An error, and what to do about it where that is known.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -14,7 +14,7 @@ impl Failure {
         Self(what.into())
     }
 
-    /// For `map_err`: keeps the cause and says what was being done.
+    /// For `map_err`: keeps the cause and adds the action during which it occurred.
     pub(crate) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |cause| Self(format!("{doing}: {cause}"))
     }

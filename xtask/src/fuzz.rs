@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     targets: Vec<String>,
 }
 
-/// What each target feeds with arbitrary bytes.
+/// The targets, each with the kind of input for which it tries arbitrary bytes.
 const TARGETS: [(&str, &str); 6] = [
     ("ring", "what a peer may write into a ring it shares with us"),
     ("stream", "what a peer may send on a TCP connection"),
@@ -27,7 +27,7 @@ const TARGETS: [(&str, &str); 6] = [
     ("handshake", "what a stranger may send before it is known"),
 ];
 
-/// What is shown of a target that failed.
+/// The number of lines that are shown of a target that failed.
 const LINES: usize = 30;
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {

@@ -1,7 +1,7 @@
 //! Reads what `cargo test -- --show-output` prints.
 //!
-//! A test that cannot be done on a machine passes, and says so in a line that begins with "skipped": it has proved
-//! nothing, and is counted apart.
+//! A test that cannot be done on a machine passes, and prints a line that begins with "skipped": it has proved nothing,
+//! and is counted separately.
 //!
 //! Stable Rust prints no machine-readable results, so the lines for people are read. The harness writes its lines to
 //! standard output, piece by piece; the tests' helper processes and Cargo write to standard error. So the two are
@@ -15,13 +15,13 @@ use std::collections::VecDeque;
 /// Reads lines one by one.
 pub(crate) struct Reader {
     step: &'static str,
-    /// Programs that Cargo has announced and whose tests have not begun.
+    /// Programs that Cargo has announced, before their first tests.
     announced: VecDeque<String>,
     program: String,
     /// Where this program's tests begin in `tests`.
     first: usize,
     pub(crate) tests: Vec<TestResult>,
-    /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
+    /// Test programs with totals that do not agree with the lines read, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
     /// What tests that passed have printed follows, up to the list of their names. It may look like anything, also like
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
     in_output: bool,
     /// Those names follow.
     in_names: bool,
-    /// The one whose output it is.
+    /// The test that the output belongs to.
     speaker: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl Reader {
         }
     }
 
-    /// Says that no more lines come.
+    /// Ends the input: no more lines come.
     pub(crate) fn close(&mut self) {
         self.end();
         let silent = self.announced.drain(..).map(|program| format!("{program}: its tests did not begin"));

@@ -72,7 +72,8 @@ fn links(compiler: &str, option: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Sees that these programs are here: installs the missing ones as root on Debian, else says what to install.
+/// Ensures that these programs are installed: installs the missing ones as root on Debian, otherwise fails with a list
+/// of them.
 ///
 /// # Errors
 /// If some are still missing: names them and the command that brings them.

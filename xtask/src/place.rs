@@ -1,4 +1,4 @@
-//! Where things are: the repository, its target directory, and what cargo says of the workspace.
+//! Paths: the repository, its target directory, and cargo's metadata of the workspace.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::Program;
@@ -76,7 +76,7 @@ impl Place {
         targets.map(|t| t.name.as_str()).collect()
     }
 
-    /// Writes JSON to a file under the target directory, through a temporary one: whoever reads sees all or nothing.
+    /// Writes JSON to a file under the target directory, through a temporary one: a reader sees all or nothing.
     pub(crate) fn save(&self, file: &str, value: &impl serde::Serialize) -> Outcome<PathBuf> {
         let path = self.target.join(file);
         if let Some(parent) = path.parent() {

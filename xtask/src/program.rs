@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Longer than any step takes on a slow machine, shorter than anyone's patience.
+/// Longer than any step takes on a slow machine, and short enough to notice a hang.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// How much of what a program that failed said is shown: a panic's message and its trace's end.
@@ -75,7 +75,7 @@ impl Program {
         self
     }
 
-    /// The command as it was built, for who runs it in another way.
+    /// Returns the command as it was built, for callers that run it in another way.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }
@@ -156,7 +156,7 @@ impl Program {
         Ok(Output { shown, status, stdout, stderr })
     }
 
-    /// Starts it in the background, its output thrown away; it is ended when the returned value is dropped.
+    /// Starts it in the background, with its output discarded; it is ended when the returned value is dropped.
     pub(crate) fn background(mut self) -> Outcome<Background> {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = self.shown();
@@ -203,7 +203,7 @@ impl Drop for Background {
         if !self.has_ended() {
             processes::end_with_children(self.0.id());
         }
-        // Takes the ended process off the system's table; there is nobody to tell if that fails.
+        // Reaps the ended process; a failure of that is ignored, as there is no caller to report it to.
         self.0.wait().ok();
     }
 }

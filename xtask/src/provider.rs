@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
 
-/// libfabric loads only files whose names end like this one's.
+/// libfabric loads only files with names that end like this.
 pub(crate) const NAME: &str = "libpercale-fi.so";
 
 /// What libfabric looks for in it.

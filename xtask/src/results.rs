@@ -15,7 +15,7 @@ pub(crate) enum Ending {
     Passed,
     Failed,
     Ignored,
-    /// It could not be done on this machine, and said so.
+    /// It could not be done on this machine, and reported that.
     Skipped,
 }
 

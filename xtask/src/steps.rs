@@ -1,7 +1,7 @@
 //! A chore's steps: run one after the other, each timed, with a summary at the end.
 //!
-//! A step that fails does not stop those after it: one run shows everything that is wrong. What cannot be checked here
-//! is skipped with its reason, and the summary says so.
+//! A step that fails does not stop those after it: one run shows everything that is wrong. A check that is not possible
+//! here is skipped with its reason, and the summary lists it.
 
 use crate::failure::Outcome;
 use crate::table::table;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Findings {
     /// Tests (or examples, models, rows) that are as they should be.
     pub(crate) passed: usize,
-    /// Those that are not.
+    /// Tests (or examples, models, rows) that failed.
     pub(crate) failed: usize,
     /// A few words for the summary.
     pub(crate) note: String,

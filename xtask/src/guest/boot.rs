@@ -1,4 +1,5 @@
-//! One boot: QEMU with the image and what is brought, until the program has ended, the guest has died or time is up.
+//! One boot: QEMU with the image and the files of a job, until the program has ended, the guest has crashed or the time
+//! is up.
 
 use super::image::Image;
 use crate::failure::{Failure, Outcome};
@@ -17,10 +18,11 @@ pub(super) enum Accelerator {
 }
 
 impl Accelerator {
-    /// The processor, if this user may ask it to and it can.
+    /// Chooses the processor, if this user may use it for that and it is able to.
     pub(super) fn best() -> Self {
         let is_open = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        // Some virtual machines have the device, for guests that were made for it, without the processor's means.
+        // Some virtual machines have the device, for guests that were made for it, although the processor lacks the
+        // support.
         let is_able = is_able(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         if is_open && is_able { Self::Kvm } else { Self::Tcg }
     }
@@ -48,19 +50,20 @@ pub(super) struct Settings {
     pub(super) limit: Duration,
 }
 
-/// How it ended.
+/// How a boot ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The program's exit code, or 128 and the signal that ended it.
     Exit(i32),
-    /// The guest died, or time was up, before the program had ended. Why, and whether the program had begun.
+    /// The guest crashed, or the time was up, before the program had ended; with the reason, and whether the program
+    /// had begun.
     NoResult { why: String, began: bool },
 }
 
-/// Boots with what a job brings laid over the image, and gives each line that the program prints.
+/// Boots with the files of a job laid over the image, and passes on each line that the program prints.
 ///
 /// # Errors
-/// If QEMU cannot be started. What happens to the guest is no error of this, but [`End::NoResult`].
+/// If QEMU cannot be started. A failure of the guest is not an error, but [`End::NoResult`].
 pub(super) fn boot(
     image: &Image,
     brought: &[u8],
@@ -108,12 +111,12 @@ pub(super) fn boot(
 pub(super) struct Logs {
     system: PathBuf,
     status: PathBuf,
-    /// What the kernel said. It stays.
+    /// The output of the kernel. The file stays.
     pub(super) console: PathBuf,
 }
 
 impl Logs {
-    /// Below a directory, by the name of what runs.
+    /// Makes the files below a directory, named after the job.
     pub(super) fn new(directory: &Path, name: &str) -> Self {
         let file = |kind: &str| directory.join(format!("{name}.{kind}"));
         Self { system: file("cpio"), status: file("status"), console: file("console") }
@@ -129,13 +132,13 @@ impl Logs {
     }
 }
 
-/// Whether a processor runs guests by itself, from what /proc/cpuinfo says of it.
+/// Whether a processor supports hardware virtualization, according to its lines of /proc/cpuinfo.
 fn is_able(cpu: &str) -> bool {
     let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
 }
 
-/// From the guest's words and the kernel's.
+/// Derives the end from the guest's status and the kernel's output.
 fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     let code = status.lines().find_map(|line| line.strip_prefix("ended ")?.trim().parse().ok());
     if let Some(code) = code {
@@ -151,7 +154,7 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     End::NoResult { why, began }
 }
 
-/// Why the kernel died, from what it wrote.
+/// Finds the reason of a kernel panic in the kernel's output.
 fn panic_in(console: &str) -> Option<&str> {
     let words = ["BUG: ", "Oops: ", "general protection fault", "Kernel panic"];
     let found = |line: &&str| words.iter().any(|word| line.contains(word));

@@ -1,4 +1,4 @@
-//! What one boot brings along: the program to run, its libraries, other files, and the script that runs it.
+//! The files of one boot: the program to run, its libraries, other files, and the script that runs it.
 
 use super::cpio::Archive;
 use super::image::Image;
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 
 const INIT: &str = include_str!("init.sh");
 
-/// A program to run in the guest. It lies there where it lies here, so that programs find each other.
+/// A program to run in the guest. Its path there is the same as here, so that programs find each other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     /// NAME=VALUE.
     pub(super) environment: Vec<String>,
-    /// An archive to lay over the image's before all this.
+    /// An archive to lay over the image's before all other files.
     pub(super) layer: Option<PathBuf>,
     /// Further programs, files and directories that it uses.
     pub(super) files: Vec<PathBuf>,
-    /// Where it runs; made if it is not there.
+    /// The directory in which it runs; made if it does not exist.
     pub(super) directory: Option<PathBuf>,
 }
 
-/// Packs all that as file systems to lay over the image's.
+/// Packs all of it as file systems to lay over the image's.
 pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>> {
     let mut packed = job.layer.as_ref().map(fs::read).transpose()?.unwrap_or_default();
     let mut archive = Archive::default();
@@ -41,7 +41,7 @@ pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>>
     Ok(packed)
 }
 
-/// A directory as it is; a program without its debug information, with the libraries that the image lacks; or another file as it is.
+/// Adds a directory unchanged; a program without its debug information, with the libraries that the image lacks; or another file unchanged.
 fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Outcome {
     if file.is_dir() {
         return archive.tree(file, file, &|path| !path.ends_with("__pycache__"));
@@ -56,7 +56,7 @@ fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Out
         output.success()?;
         Ok(fs::read(&small)?)
     });
-    // Without the tool it is large, and that is all.
+    // Without the tool the file is only larger.
     archive.file(file, mode, &stripped.unwrap_or(contents))?;
     let listed = Program::new("ldd").arg(file).env("LC_ALL", "C").output()?;
     for (name, path) in listed.stdout.lines().filter_map(library_in) {
@@ -75,7 +75,7 @@ fn library_in(line: &str) -> Option<(&str, &str)> {
     Some((name, &line[start..start + 1 + path.len()]))
 }
 
-/// The shell's words for it. The shell's exit code is the program's, or 128 and the signal that ended it.
+/// The shell script of a job. The shell's exit code is the program's, or 128 and the signal that ended it.
 fn script(job: &Job) -> String {
     let mut lines: Vec<String> = job.environment.iter().map(|setting| format!("export {}", quoted(setting))).collect();
     if let Some(directory) = &job.directory {

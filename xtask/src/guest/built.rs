@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fs;
 use std::path::PathBuf;
 
-/// What cargo says of a program or library that it has built, among much else.
+/// The fields of cargo's message about a built program or library that are used here.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,

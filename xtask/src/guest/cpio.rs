@@ -10,7 +10,7 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
-/// An archive in memory. Paths are absolute; directories above a file come by themselves, all are root's.
+/// An archive in memory. Paths are absolute; directories above a file are added automatically, all are owned by root.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -25,24 +25,24 @@ impl Archive {
         self.known.contains(path.trim_start_matches('/'))
     }
 
-    /// An empty directory.
+    /// Adds an empty directory.
     pub(super) fn directory(&mut self, path: &Path) -> Outcome {
         self.parents(&path.join("x"))
     }
 
-    /// A file with these contents.
+    /// Adds a file with these contents.
     pub(super) fn file(&mut self, path: &Path, mode: u32, contents: &[u8]) -> Outcome {
         self.parents(path)?;
         self.entry(&name_of(path)?, REGULAR | mode, contents)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub(super) fn link(&mut self, path: &Path, target: &str) -> Outcome {
         self.parents(path)?;
         self.entry(&name_of(path)?, LINK | 0o777, target.as_bytes())
     }
 
-    /// A file, link or directory with all in it, from this machine's `from`, without those paths of which `wanted` says no.
+    /// Adds a file, link or directory with all its contents, from this machine's `from`, without the paths that `wanted` rejects.
     pub(super) fn tree(&mut self, from: &Path, to: &Path, wanted: &impl Fn(&Path) -> bool) -> Outcome {
         if !wanted(to) {
             return Ok(());
@@ -62,7 +62,7 @@ impl Archive {
         self.file(to, about.permissions().mode() & 0o777, &contents)
     }
 
-    /// The whole archive.
+    /// Returns the whole archive.
     pub(super) fn finish(mut self) -> Outcome<Vec<u8>> {
         self.entry("TRAILER!!!", 0, &[])?;
         Ok(self.bytes)

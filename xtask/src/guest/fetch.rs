@@ -1,4 +1,4 @@
-//! Debian's packages: which versions there are, and their files, unpacked beside each other and installed nowhere.
+//! Debian's packages: their available versions, and their files, unpacked beside each other without being installed.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The package that names the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
 
-/// What else the guest has: a shell, the tools that make RDMA devices, the verbs libraries, and what all these need.
+/// The guest's other packages: a shell, the tools that make RDMA devices, the verbs libraries, and what all these need.
 const GUEST: &[&str] = &[
     "busybox-static",
     "iproute2",
@@ -29,8 +29,8 @@ const GUEST: &[&str] = &[
     "libc6",
 ];
 
-/// What clients of the provider are and need, beside that: libfabric's programs, Open MPI, Python. By name and not by what
-/// they depend on: for being installed they want much that they do not need for running (perl, ssh, X11).
+/// The packages of the provider's clients: libfabric's programs, Open MPI, Python. Listed by name instead of by their dependencies, because those
+/// include much that is not needed for running (perl, ssh, X11).
 const CLIENTS: &[&str] = &[
     "libfabric-bin",
     "libfabric1",
@@ -60,11 +60,11 @@ const CLIENTS: &[&str] = &[
     "libssl3",
 ];
 
-/// What finds errors of memory: valgrind, which does not start without the names of the dynamic linker's functions, and the C
-/// library that they belong to, to the very build.
+/// The packages for finding memory errors: valgrind, which does not start without the symbol names of the dynamic linker, and the C library of
+/// exactly the same build.
 const MEMCHECK: &[&str] = &["valgrind", "libc6", "libc6-dbg"];
 
-/// What is made of packages.
+/// The parts that are made of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     /// The kernel and the first file system.
@@ -94,7 +94,7 @@ impl Part {
 /// The packages of a part, by the names of their files, which have their versions in them.
 ///
 /// # Errors
-/// If apt knows them not, even after its lists were brought up to date.
+/// If apt does not know them, even after an update of its lists.
 pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
         return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
@@ -128,7 +128,7 @@ pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
     missing.map_or(Ok(()), |file| Err(Failure::new(format!("apt-get brought no {file}"))))
 }
 
-/// Unpacks packages that lie in a directory, into another; the packages are removed.
+/// Unpacks packages from a directory into another; the packages are removed.
 pub(super) fn unpack(files: &[String], directory: &Path, into: &Path) -> Outcome {
     for file in files {
         let package = directory.join(file);
@@ -159,7 +159,7 @@ fn file_in(line: &str) -> Option<&str> {
     line.starts_with('\'').then(|| line.split(' ').nth(1))?
 }
 
-/// What to ask apt for to get this very file: "name=version" of "name_version_architecture.deb", where a colon is "%3a".
+/// The argument by which apt gets exactly this file: "name=version" of "name_version_architecture.deb", where a colon is "%3a".
 fn wish(file: &str) -> Option<String> {
     let mut parts = file.split('_');
     let (name, version) = (parts.next()?, parts.next()?);

@@ -1,5 +1,5 @@
-//! What registrations, windows and transfers cost on the guest's RDMA device, beside each other: `percale perf --rdma`, kept for
-//! the report. Times of a translated processor say nothing; ratios of times do, a little.
+//! The costs of registrations, windows and transfers on the guest's RDMA device, beside each other: `percale perf --rdma`, kept for the report.
+//! Absolute times of a translated processor are meaningless; their ratios have some meaning.
 
 use super::list::Row;
 use crate::failure::Outcome;
@@ -10,10 +10,10 @@ use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Where the last run is kept, under the target directory.
+/// The file of the last run, under the target directory.
 pub(crate) const FILE: &str = "bench/guest.json";
 
-/// What must be there of each size, as the command names it, and for people.
+/// The figures that each size must have, by the command's names and with descriptions.
 const WHAT: [(&str, &str); 8] = [
     ("in-advance", "transfer into memory registered in advance"),
     ("each-time", "transfer, registering and deregistering for it"),
@@ -25,12 +25,12 @@ const WHAT: [(&str, &str); 8] = [
     ("invalidate", "invalidate it"),
 ];
 
-/// A line of the command's.
+/// A line of the command's output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line {
     what: String,
     bytes: u64,
-    /// To a transfer into memory that was registered in advance.
+    /// The time divided by that of a transfer into memory that was registered in advance.
     ratio: f64,
     monitor: String,
 }
@@ -40,7 +40,7 @@ struct Line {
 pub(crate) struct Run {
     date: String,
     commit: String,
-    /// Kernel, and who executes its instructions.
+    /// The kernel, and the accelerator that it runs under.
     under: String,
     lines: Vec<Line>,
 }
@@ -59,7 +59,7 @@ fn ratio(lines: &[Line], what: &str, bytes: u64) -> Option<f64> {
     lines.iter().find(|line| line.what == what && line.bytes == bytes).map(|line| line.ratio)
 }
 
-/// Everything was measured, of each size.
+/// Judges the output: every figure must have been measured, for each size.
 pub(super) fn judge(printed: &[String]) -> Row {
     let lines = lines(printed);
     let sizes = sizes(&lines);
@@ -68,7 +68,7 @@ pub(super) fn judge(printed: &[String]) -> Row {
     Row::new(lines.len(), missing + usize::from(lines.is_empty()), 0, format!("figures of {} sizes", sizes.len()))
 }
 
-/// Keeps them for the report.
+/// Saves them for the report.
 pub(super) fn save(place: &Place, printed: &[String], under: String) -> Outcome<PathBuf> {
     place.save(FILE, &Run { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What does not go into the guest: documents, character sets, and what only starting another way needs.
+/// Files that are left out of the guest: documents, character sets, and those for other ways of booting.
 const LEFT_OUT: [&str; 7] = [
     "/usr/share",
     "/usr/lib/x86_64-linux-gnu/gconv",
@@ -25,7 +25,7 @@ const LEFT_OUT: [&str; 7] = [
 /// A kernel and a file system, ready to boot.
 pub(super) struct Image {
     pub(super) kernel: PathBuf,
-    /// The file system: what is the same in every boot.
+    /// The file system that is the same in every boot.
     pub(super) base: PathBuf,
     /// The kernel's version, as in its package's name.
     pub(super) version: String,
@@ -34,7 +34,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// The one made earlier, else a new one. `anew`: made of what Debian has today.
+    /// Returns the one made earlier, or makes a new one. `anew`: made from Debian's current packages.
     pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
         let kind = Kind { part: Part::Guest, prefix: "image-", known: "versions", make };
         Self::load(&kept(&place.target.join("guest"), &kind, &(modules::WANTED, LEFT_OUT, FORM), anew)?)
@@ -59,7 +59,7 @@ impl Image {
     }
 }
 
-/// Grows when `make` makes something else of the same packages.
+/// Must grow when `make` makes something else from the same packages.
 const FORM: u32 = 1;
 
 fn make(versions: &[String], directory: &Path) -> Outcome {
@@ -68,7 +68,7 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     fs::rename(&kernel, directory.join("vmlinuz"))?;
     fs::write(directory.join("kernel"), version + "\n")?;
     let mut archive = Archive::default();
-    // Debian's packages bring files below /bin, /sbin and /lib, which are links to directories below /usr.
+    // Debian's packages have files below /bin, /sbin and /lib, which are links to directories below /usr.
     for name in ["bin", "sbin", "lib", "lib64"] {
         archive.link(&Path::new("/").join(name), &format!("usr/{name}"))?;
     }
@@ -131,7 +131,7 @@ fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
     let found = modules::find(directory)?;
     let mut read = BTreeMap::new();
     let order = modules::order(&modules::WANTED, |name| {
-        // What the kernel has built in is in no file.
+        // Modules that are built into the kernel have no file.
         let Some(path) = found.get(name) else {
             return Err(Failure::new(format!("the kernel's package has no module {name}")));
         };
@@ -146,7 +146,7 @@ fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
     archive.file(Path::new("/modules/order"), 0o644, (order.join("\n") + "\n").as_bytes())
 }
 
-/// A module as the kernel takes it from a program that knows of no compression.
+/// Reads a module, decompressed, because the loading program cannot decompress.
 fn plain(path: &Path) -> Outcome<Vec<u8>> {
     if path.extension().is_some_and(|kind| kind == "xz") {
         Program::new("xz").arg("-dk").arg(path).output()?.success()?;

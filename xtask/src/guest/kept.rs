@@ -1,4 +1,4 @@
-//! What is made of packages once, and kept under the target directory until the packages change.
+//! Files that are made from packages once, and kept under the target directory until the packages change.
 
 use super::fetch::{self, Part};
 use crate::failure::Outcome;
@@ -6,19 +6,19 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// What `kept` makes.
+/// The kind of files that `kept` makes.
 pub(super) struct Kind<'a> {
     pub(super) part: Part,
-    /// What its directories' names begin with.
+    /// The prefix of its directories' names.
     pub(super) prefix: &'a str,
-    /// The file that says of which packages the latest was made.
+    /// The file with the list of packages that the latest was made of.
     pub(super) known: &'a str,
-    /// Makes it: of these packages, in this directory, which is not there yet.
+    /// Makes it from these packages, in this directory, which does not exist yet.
     pub(super) make: fn(&[String], &Path) -> Outcome,
 }
 
-/// The directory of the one made earlier, else of a new one. `what`: what else than packages decides what is made.
-/// `anew`: made of what Debian has today.
+/// Returns the directory of the one made earlier, or of a new one. `what`: the inputs besides the packages. `anew`:
+/// made from Debian's current packages.
 pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
     let known = top.join(kind.known);
     let made = |versions: &[String]| top.join(format!("{}{:016x}", kind.prefix, digest(versions, what)));
@@ -51,7 +51,7 @@ fn digest(versions: &[String], what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Those of other versions are of no more use, and large.
+/// Removes those of other versions, which are useless, and large.
 fn remove(top: &Path, prefix: &str) -> Outcome {
     for entry in fs::read_dir(top)? {
         let entry = entry?;

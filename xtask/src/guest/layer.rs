@@ -1,5 +1,5 @@
-//! What some programs run with in the guest: a second file system of Debian's packages, laid over the first one where such a
-//! program runs. Clients of the provider have one, and programs under valgrind.
+//! The files that some programs need in the guest: a second file system of Debian's packages, laid over the first one where such a program runs.
+//! Clients of the provider have one, and programs under valgrind.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -35,7 +35,7 @@ const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
     "/usr/lib/locale",
 ];
 
-/// Grows when what is made of the same packages is something else.
+/// Must grow when something else is made from the same packages.
 const FORM: u32 = 2;
 
 const ARCHIVE: &str = "layer.cpio";

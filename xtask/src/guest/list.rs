@@ -1,4 +1,4 @@
-//! What runs in the guest if nothing else is named, and how each is judged.
+//! The programs that run in the guest by default, and how each is judged.
 
 use super::boot::End;
 use super::brought::Job;
@@ -20,7 +20,7 @@ pub(super) struct Case {
     arguments: &'static [&'static str],
     /// Tests that show nothing here, and why.
     left_out: &'static [(&'static str, &'static str)],
-    /// How long its boot may take, in seconds, where the processor does the work; by translation it takes longer.
+    /// The time limit of its boot, in seconds, where the processor does the work; by translation it takes longer.
     pub(super) limit: u64,
     /// Whether it is in the short run.
     pub(super) is_quick: bool,
@@ -32,7 +32,7 @@ enum What {
     Test(&'static str),
     /// Such a program under valgrind's memcheck.
     Memcheck(&'static str),
-    /// `percale torture --json` with these arguments; what must come of it.
+    /// `percale torture --json` with these arguments, and the expected result.
     Torture(Expected),
     /// A client of the provider.
     Client(Client),
@@ -42,9 +42,9 @@ enum What {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// Nothing stale.
+    /// Nothing is stale.
     Sound,
-    /// The monitor is broken on purpose, and that must be seen.
+    /// The monitor is broken on purpose, and that must be detected.
     Stale,
 }
 
@@ -58,7 +58,7 @@ const fn test(
     Case { name, about, what: What::Test(of), arguments, left_out: &[], limit, is_quick: false }
 }
 
-/// Tests under memcheck, with what they print, which says what could not be done.
+/// A case that runs tests under memcheck and shows their output, which names what could not be done.
 const fn memcheck(
     name: &'static str,
     about: &'static str,
@@ -89,13 +89,13 @@ macro_rules! verbs {
     };
 }
 
-/// No compiler is in the guest.
+/// The guest has no compiler.
 const COMPILER: &str = "compiles a C program";
-/// On Linux 6.1 the pages of a fixed buffer that was taken out were seen to stay pinned for a while, and to count.
+/// On Linux 6.1, the pages of a fixed buffer were observed to stay pinned, and to count, for a while after its removal.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 
-/// All of them. Not among them: pindown-helper's tests (it serves nobody without SO_PASSPIDFD, which Linux has from 6.5 on)
-/// and those of limits of pinned memory, where what io_uring still has pinned counts.
+/// All of them. Not among them: pindown-helper's tests (it rejects all clients without SO_PASSPIDFD, which Linux has from 6.5 on) and those of limits
+/// of pinned memory, where what io_uring still has pinned counts.
 pub(super) const ALL: &[Case] = &[
     Case {
         is_quick: true,
@@ -176,7 +176,7 @@ pub(super) const ALL: &[Case] = &[
 ];
 
 impl Case {
-    /// What it runs with; `common` is what every program has. `anew`: what is made of packages is made anew.
+    /// Makes its job; `common` is the part that all programs share. `anew`: files made from packages are made again.
     pub(super) fn job(&self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
         let without = self.left_out.iter().flat_map(|(test, _)| ["--skip", test]);
         let own = self.arguments.iter().copied().chain(without).map(str::to_owned);
@@ -202,17 +202,17 @@ impl Case {
         }
     }
 
-    /// Whether what it prints is kept for the report.
+    /// Whether its output is kept for the report.
     pub(super) fn measures(&self) -> bool {
         matches!(self.what, What::Figures)
     }
 
-    /// What it is about, for people.
+    /// A description for people.
     pub(super) fn title(&self) -> String {
         format!("{}: {}", self.name, self.about)
     }
 
-    /// Judges what it printed and how it ended.
+    /// Judges its output and its end.
     pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
@@ -242,15 +242,15 @@ impl Case {
     }
 }
 
-/// What came of a program.
+/// The result of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
     Passed,
     Failed,
-    /// What it shows is not to be had in this guest.
+    /// The guest lacks what it tests.
     Skipped,
-    /// The guest died, or time was up.
+    /// The guest crashed, or the time was up.
     NoResult,
 }
 

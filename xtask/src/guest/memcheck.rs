@@ -1,4 +1,4 @@
-//! Tests under valgrind's memcheck: what they run with, and how they are judged.
+//! Tests under valgrind's memcheck: their jobs, and how they are judged.
 
 use super::brought::Job;
 use super::layer;
@@ -8,10 +8,10 @@ use crate::place::Place;
 
 /// The script that runs a program under it.
 const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
-/// What it says of programs that do nothing wrong, and why. The script looks for it beside itself.
+/// The reports about programs that do nothing wrong, and the reasons. The script looks for the file beside itself.
 const SUPPRESSIONS: &str = "xtask/src/guest/memcheck.supp";
 
-/// The same job under memcheck.
+/// Makes the same job under memcheck.
 pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
     let program = job.program.to_string_lossy().into_owned();
     let arguments = std::iter::once(program).chain(job.arguments).collect();
@@ -20,8 +20,8 @@ pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
     Ok(Job { program, arguments, files, layer, ..job })
 }
 
-/// From the row of the tests themselves: what memcheck found is a failure each, and so is that it said nothing. So is each test
-/// that could not be done, since it shows nothing: those are left out by name.
+/// Starts from the row of the tests themselves: each error of memcheck is a failure, and so is missing output of memcheck. So is each test that could
+/// not be done, since it shows nothing: those are left out by name.
 pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let mut row = tests;
     let summaries: Vec<(usize, usize)> = printed.iter().filter_map(|line| summary_in(line)).collect();
@@ -29,7 +29,7 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let places: usize = summaries.iter().map(|(_, places)| places).sum();
     let said = match summaries.len() {
         0 => "memcheck said nothing".to_owned(),
-        // Children that tests fork are under it as well.
+        // Children that tests fork run under it as well.
         processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
     };
     let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
@@ -52,13 +52,13 @@ fn summary_in(line: &str) -> Option<(usize, usize)> {
     Some((number(words.next())?, number(words.nth(2))?))
 }
 
-/// An error's first line: where it was follows at once.
+/// The first line of an error: its location follows at once.
 fn heading_in<'a>(line: &'a str, next: &str) -> Option<&'a str> {
     let is_one = said_in(next)?.trim_start().starts_with("at 0x");
     said_in(line).filter(|said| is_one && !said.starts_with(' '))
 }
 
-/// What memcheck says in "==17== Invalid read of size 1".
+/// The message in "==17== Invalid read of size 1".
 fn said_in(line: &str) -> Option<&str> {
     let (process, said) = line.strip_prefix("==")?.split_once("== ")?;
     process.bytes().all(|byte| byte.is_ascii_digit()).then_some(said)

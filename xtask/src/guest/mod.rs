@@ -91,13 +91,13 @@ pub(crate) struct Arguments {
 
 const QEMU: Needed = Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" };
 
-/// How long a boot with a program that somebody named may take, in seconds.
+/// The time limit of a boot with a program given by the user, in seconds.
 const LIMIT: u64 = 120;
 
-/// How much longer everything takes if QEMU translates.
+/// How much longer everything takes under QEMU's translation.
 const TRANSLATED: u32 = 3;
 
-/// How much longer tests wait there until they take it for a hang.
+/// How much longer tests wait there until they report a hang.
 const PATIENCE: u32 = 10;
 
 fn setting(text: &str) -> Result<String, String> {
@@ -132,7 +132,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<ExitCode> {
     }
 }
 
-/// What boots.
+/// The guest that boots.
 struct Guest {
     image: Image,
     directory: PathBuf,
@@ -153,14 +153,15 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Kernel, and who executes its instructions.
+    /// The kernel, and the accelerator that it runs under.
     fn under(&self) -> String {
         format!("Linux {} under {}", self.image.version, self.accelerator.name())
     }
 
-    /// What every program has in common.
+    /// The part of a job that all programs share.
     fn job(&self, place: &Place, arguments: &Arguments) -> Job {
-        // What was set by hand comes later, and counts. Tests may do there what they do on no other machine.
+        // Variables that the user set come later, and have precedence. Tests may do things there that they do on no
+        // other machine.
         let mut environment = arguments.env.clone();
         environment.insert(0, "PERCALE_GUEST=1".to_owned());
         if self.accelerator == Accelerator::Tcg {
@@ -214,7 +215,7 @@ impl Guest {
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Runs one; what it prints goes to a file, and comes back.
+    /// Runs one program; its output goes to a file, and is returned.
     fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<(Row, Vec<String>)> {
         let own = if self.accelerator == Accelerator::Tcg { case.limit * u64::from(TRANSLATED) } else { case.limit };
         let limit = Duration::from_secs(limit.unwrap_or(own));

@@ -1,11 +1,12 @@
-//! Kernel modules and what they need, read from themselves: the order to load them in.
+//! Kernel modules and their dependencies, read from the modules themselves: the order to load them in.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the guest loads. The kernel would ask for some of them by itself, of a program that the guest does not have.
+/// The modules that the guest loads. The kernel would request some of them itself, from a program that the guest does
+/// not have.
 pub(super) const WANTED: [&str; 9] =
     ["virtio_pci", "virtio_console", "crc32_generic", "dummy", "veth", "rdma_rxe", "ib_uverbs", "rdma_ucm", "ib_umad"];
 
@@ -32,7 +33,8 @@ fn name_in(path: &Path) -> Option<String> {
     matches!(kind, "ko" | "ko.xz").then(|| name.replace('-', "_"))
 }
 
-/// The wanted modules and all that they need, each after what it needs. `needs`: what one needs.
+/// Returns the wanted modules and all that they need, each after those it needs. `needs` returns the modules that one
+/// needs.
 ///
 /// # Errors
 /// Those of `needs`.
@@ -52,7 +54,7 @@ pub(super) fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Outcome<Vec<
     Ok(ordered)
 }
 
-/// What a module says that it needs: the field "depends" of its section of facts.
+/// The modules that a module requires: the field "depends" of its section of facts.
 pub(super) fn needs(module: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(at) = module.windows(FIELD.len()).position(|window| window == FIELD) else { return Vec::new() };

@@ -30,7 +30,7 @@ impl Transport {
         }
     }
 
-    /// The program told so.
+    /// Sets the program's environment for this transport.
     pub(super) fn tell(self, program: Program) -> Program {
         let program = program.without("PERCALE_TRANSPORT");
         match self {

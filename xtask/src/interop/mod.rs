@@ -1,13 +1,13 @@
 //! `cargo xtask interop`: unmodified clients of libfabric over the provider.
 //!
 //! * [`site`]: what clients run with, and how it gets here: packages, wheels, the provider
-//! * [`cases`]: which clients there are, over which transports
+//! * [`cases`]: the list of clients and transports
 //! * [`libfabric`]: libfabric's own programs, and our C program that uses every entry
 //! * [`mpi`]: MPI libraries: programs of ours, and mpi4py's suites
 //! * [`hosts`]: two network namespaces that stand for two hosts
-//! * [`fabtests`]: libfabric's own test programs, if somebody built them, beside its shm and tcp providers
+//! * [`fabtests`]: libfabric's own test programs, if the user has built them, beside its shm and tcp providers
 //!
-//! Every client runs with a time limit, in a process group of its own, and what it said is kept under the target directory.
+//! Every client runs with a time limit, in a process group of its own, and its output is kept under the target directory.
 
 mod cases;
 mod fabtests;

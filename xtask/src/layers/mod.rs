@@ -9,7 +9,7 @@
 //!    parent, and a parent that uses its child, are one unit: this is containment and makes no arrow.
 //! 3. A *cycle* is a strongly connected component with more than one member in the graph of the siblings of one parent.
 //!    Each level of the module tree has its own graph.
-//! 4. A *layer* holds the components whose dependencies are all in lower layers. The lowest has number 0.
+//! 4. A *layer* holds the components with all dependencies in lower layers. The lowest has number 0.
 //!
 //! A re-export counts as the module that the path names, and not as the one that defines the item. Where the named
 //! module contains the importing one, which would lose the arrow (`crate::Domain` in a module of `crate::memory`), the

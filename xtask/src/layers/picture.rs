@@ -11,7 +11,7 @@ pub(crate) const DOCUMENT: &str = "docs/ARCHITECTURE.md";
 const BEGIN: &str = "<!-- layers: written by cargo xtask layers --write -->\n";
 const END: &str = "<!-- end of layers -->";
 
-/// The crate whose modules are shown.
+/// The crate with the modules that are shown.
 const SHOWN: &str = "percale";
 
 /// The document with the picture of the sources between its markers.

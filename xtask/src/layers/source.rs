@@ -97,7 +97,7 @@ impl Reader<'_> {
         id
     }
 
-    /// Reads a file of a module whose children's files are in the directory `children`.
+    /// Reads the file of a module; the files of its children are in the directory `children`.
     fn file(&mut self, module: ModuleId, path: &Path, children: &Path) -> Outcome {
         let shown = path.strip_prefix(self.repository).unwrap_or(path).display().to_string();
         let text = fs::read_to_string(path).map_err(Failure::during(format!("reading {shown}")))?;

@@ -109,7 +109,8 @@ impl Case {
         all
     }
 
-    /// Whose memory it is matters only where a peer can map it, and to messages only if they are not copied through a ring.
+    /// The variants of the case. The owner of the memory matters only where a peer can map it, and to messages only if they are not copied through a
+    /// ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
         // What a collective combines has no owner that it asks for.

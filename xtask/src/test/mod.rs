@@ -105,7 +105,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Tests that miss a package say so and are counted as skipped.
+/// Tests that miss a package report that and are counted as skipped.
 fn needed() -> Outcome<Findings> {
     let wanted = packages::TESTS.map(|(needed, _)| needed);
     Ok(match packages::ensure(&wanted) {

@@ -48,7 +48,7 @@ pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<F
 /// The package with the double of libibverbs.
 const DOUBLE: &str = "percale-verbs-double";
 
-/// The loom models are unit tests of the libraries whose names have `loom_` in them; they are built apart, with loom's
+/// The loom models are unit tests of the libraries, with `loom_` in their names; they are built separately, with loom's
 /// types in the place of the standard library's.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";

@@ -59,7 +59,7 @@ static void open_all(void)
 	fi_freeinfo(hints);
 }
 
-/* Tells the other where we are, and learns where it is. */
+/* Sends this rank's address to the other, and receives its address. */
 static void meet(int to, int from)
 {
 	char name[128] = { 0 };

@@ -1,5 +1,5 @@
-/* The last rank is killed by SIGKILL while each of the others waits for it, in a receive or (even ranks, where they are asked to) in a
- * long send: every one of them must get an error, and says after how long. Nobody waits beyond the limit. */
+/* The last rank is killed by SIGKILL while each of the others waits for it, in a receive or (even ranks, where they are asked to) in a long send:
+ * every one of them must get an error, and prints after how long. No rank waits beyond the limit. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 	last = size - 1;
 	memset(buffer, 1, LONG);
 	if (rank == last) {
-		/* Everybody knows everybody, and that the end is near. */
+		/* After this, all ranks are connected, and the others know that this one is about to end. */
 		for (int other = 0; other < last; other++) {
 			MPI_Recv(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			MPI_Send(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD);

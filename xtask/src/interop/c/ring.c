@@ -1,4 +1,5 @@
-/* A token goes round all ranks, ever longer, and each adds its mark: what comes back is what everybody wrote. */
+/* A token that grows goes round all ranks, and each adds its mark: at the end the token must hold the marks of all
+ * ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ int main(int argc, char **argv)
 		MPI_Recv(token, MOST, MPI_BYTE, before, round, MPI_COMM_WORLD, &status);
 		MPI_Get_count(&status, MPI_BYTE, &got);
 		wrong += (size_t)got != len;
-		/* Everybody before has added 1. */
+		/* All ranks before this one have added 1. */
 		for (size_t at = 0; at < len; at++)
 			wrong += token[at] != (unsigned char)((round & 0x7f) + (rank == 0 ? size - 1 : rank - 1));
 		for (size_t at = 0; at < len; at++)

@@ -57,13 +57,14 @@ static void added(MPI_Win window, uint64_t *memory, int rank, int size, int swap
 		check(n == 0 || before > last, "fetch and add");
 		last = before;
 	}
-	/* A lock of one word, taken by whoever finds it free. */
+	/* A lock of one word, taken by the rank that finds it free. */
 	for (int n = 0; swaps && n < TIMES / 10; n++) {
 		int any;
 		do {
 			MPI_Compare_and_swap(&mine, &none, &before, MPI_UINT64_T, 0, 2, window);
 			MPI_Win_flush(0, window);
-			/* What a rank does to itself makes no progress everywhere; without it, who holds the lock cannot free it. */
+			/* Operations of a rank on itself do not make progress in every library; without progress, the lock's holder
+			 * cannot free it. */
 			MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
 		} while (before != 0);
 		MPI_Get(&sum, 1, MPI_UINT64_T, 0, 3, 1, MPI_UINT64_T, window);

@@ -5,21 +5,21 @@
 pub(super) enum Shape {
     /// One program.
     Alone,
-    /// One program, told a wrong word, which is to find nothing.
+    /// One program with a wrong argument, which must find nothing.
     Refused,
-    /// A server and a client, which tell each other their addresses over a socket.
+    /// A server and a client, which exchange their addresses over a socket.
     Datagrams,
     /// A server that listens and a client that connects.
     Connected,
-    /// The same, both bound to ports.
+    /// Like `Connected`, with both bound to ports.
     Bound,
-    /// The same, with a socket besides.
+    /// Like `Connected`, with an additional socket.
     Beside,
-    /// A server that serves until it is ended, and a client told what to ask by this file.
+    /// A server that runs until it is ended, and a client that reads its requests from this file.
     Served(&'static str),
     /// A server, and a client with a list of tests, in which `PROVIDER` stands for the provider's name.
     Listed(&'static str),
-    /// So many processes, told the same.
+    /// So many processes with the same arguments.
     Ranks(usize),
 }
 

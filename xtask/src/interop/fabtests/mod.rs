@@ -1,10 +1,10 @@
-//! libfabric's own test programs (fabtests), which somebody built, run over the provider beside libfabric's shm and tcp providers.
+//! libfabric's own test programs (fabtests), built by the user, run over the provider and over libfabric's shm and tcp providers.
 //!
-//! * [`cases`]: which cases there are
-//! * `run`: running one over one provider, and judging how it ended
+//! * [`cases`]: the list of cases
+//! * `run`: runs one case over one provider, and judges how it ended
 //!
-//! Their stock runner ends every process on the machine whose name begins like theirs; here each case is run by itself, and ended
-//! by its own ids.
+//! Their stock runner ends every process on the machine with a name that begins like theirs; here each case is run by itself, and ended by its own
+//! process IDs.
 
 mod cases;
 mod run;
@@ -46,7 +46,7 @@ pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric
     Ok(Site { programs, libfabric, provider, said })
 }
 
-/// Runs the cases whose lines are wanted over these providers, or over all.
+/// Runs the cases that `wanted` selects over these providers, or over all.
 pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, json: bool) -> Outcome<bool> {
     let over = if over.is_empty() { &Over::ALL } else { over };
     let is_newer = site.programs.join("fi_flood").exists();
@@ -85,7 +85,7 @@ pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, jso
     Ok(!rows.iter().any(failed))
 }
 
-/// Why a case did not pass, over the first provider that says so.
+/// Returns why a case did not pass, for the first provider with a reason.
 fn why(over: &[Over], endings: &BTreeMap<&'static str, Ending>) -> String {
     let said = over.iter().map(|one| (one, &endings[one.name()])).find(|(_, ending)| !ending.why().is_empty());
     said.map(|(one, ending)| format!("{}: {}", one.name(), ending.why())).unwrap_or_default()

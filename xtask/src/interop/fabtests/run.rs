@@ -75,7 +75,7 @@ pub(super) enum Ending {
     Passed,
     /// With what was seen last.
     Failed(String),
-    /// The program says that the provider lacks what it wants; with percale's own words for it.
+    /// The program reports that the provider lacks what it requires; with percale's own message about it.
     Excluded(String),
 }
 
@@ -126,7 +126,7 @@ impl Site {
         let mut ending = Ending::Excluded(String::new());
         for asked in over.asked() {
             ending = Run::prepare(self, case, over, asked)?.end()?;
-            // Somebody else was given a port meanwhile.
+            // Another process was given a port meanwhile.
             if matches!(&ending, Ending::Failed(why) if why.contains("Address already in use")) {
                 ending = Run::prepare(self, case, over, asked)?.end()?;
             }
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         Ok(Self { site, case, over, asked, said, deadline: Instant::now() + limit })
     }
 
-    /// Starts the program of this case, told the case's words and these.
+    /// Starts the program of this case, with the case's arguments and these.
     fn start(&self, which: &str, words: &[&str]) -> Outcome<Client> {
         let mut program = Program::new(self.site.program(self.case)).without("FI_PROVIDER");
         if !matches!(self.case.shape, Shape::Listed(_)) {
@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
     fn judge(&self, mut all: Vec<Client>, is_good: impl FnOnce(&str) -> bool) -> Outcome<Ending> {
         let mut deadline = self.deadline;
         while all.iter_mut().any(Client::is_running) && Instant::now() < deadline {
-            // Whoever ends badly leaves the others waiting.
+            // A process that fails leaves the others waiting.
             let is_bad = |one: &mut Client| one.ended().is_some_and(|status| !status.success());
             if all.iter_mut().any(is_bad) {
                 deadline = deadline.min(Instant::now() + AFTER_FAILURE);
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Ports that nobody uses.
+/// Finds unused ports.
 fn ports() -> Outcome<[u16; 3]> {
     loop {
         let ports = [processes::free_port()?, processes::free_port()?, processes::free_port()?];
@@ -323,7 +323,7 @@ fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
     Ending::Failed(each.collect::<Vec<_>>().join("; "))
 }
 
-/// What libfabric's log says of why percale refused.
+/// Finds percale's reason for a refusal in libfabric's log.
 fn refusal(said: &str) -> Option<String> {
     let reason = said.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
     reason.map(|(_, reason)| reason.to_owned())
