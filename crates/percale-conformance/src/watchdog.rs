@@ -34,7 +34,7 @@ impl Watchdog {
         Self::within(what, PATIENCE)
     }
 
-    /// Aborts the process if this is not dropped within the given time, multiplied by the factor that [`patience`](self::patience) returns.
+    /// Aborts the process if this is not dropped within the given time, multiplied by the factor that [`patience`] returns.
     ///
     /// # Panics
     /// If no thread can be started.
