@@ -272,9 +272,13 @@ impl World {
     pub(super) fn complete_groups(&mut self) -> Verdict {
         self.look_at_events()?;
         let mut late = Vec::new();
-        let closed = self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
-        for (group, forms) in closed.chain(self.groups.current.iter().map(|group| (group, true))) {
-            let most = group.members.iter().map(|member| member.posted).max().unwrap_or(0);
+        let closed = || self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
+        let groups = || closed().chain(self.groups.current.iter().map(|group| (group, true)));
+        let most_of = |group: &Group| group.members.iter().map(|member| member.posted).max().unwrap_or(0);
+        // In a broken group a member's join may be paired with joins that have other numbers, so all numbers get as many operations.
+        let most_of_all = groups().map(|(group, _)| most_of(group)).max().unwrap_or(0);
+        for (group, forms) in groups() {
+            let most = if group.is_broken { most_of_all } else { most_of(group) };
             for member in &group.members {
                 let joins = forms && member.id.is_none();
                 if joins || (member.is_joined && member.posted < most) {
