@@ -66,6 +66,12 @@ impl Graph {
         &self.levels[0]
     }
 
+    /// The number of arrows inside cycles below the top level. It grows with every cycle that grows, and when cycles merge.
+    pub(crate) fn cyclic_arrows_below(&self) -> usize {
+        let cyclic = |level: &Level| level.arrows.keys().filter(|ends| level.cycle_of(**ends).is_some()).count();
+        self.levels[1..].iter().map(cyclic).sum()
+    }
+
     /// The number of cycles below the top level.
     pub(crate) fn cycles_below(&self) -> usize {
         self.levels[1..].iter().map(|level| level.cycles().count()).sum()

@@ -5,7 +5,8 @@
 //! percale-ofi => percale-conformance (dev) only its tests, examples and benchmarks do
 //! percale: endpoint -> transport           a top-level module depends on another one
 //! percale: memory -> domain !              the same, in a cycle that is to be broken
-//! percale: cycles below the top: 12        how many cycles there are among deeper modules; no line: none
+//! percale: arrows in cycles below the top: 40
+//!                                          the number of arrows inside cycles of deeper modules; no line: none
 //! ```
 
 use super::graph::{Graph, Level};
@@ -24,7 +25,7 @@ const HEADER: &str = "\
 # gone. `cargo xtask layers --write` writes the list from the sources; review the difference before you commit it.
 ";
 
-const BELOW: &str = "cycles below the top";
+const BELOW: &str = "arrows in cycles below the top";
 
 /// What a line of the list allows. In the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +39,7 @@ enum Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stated {
     is_marked: bool,
-    /// The number of cycles, of [`Entry::Below`].
+    /// The number of arrows, of [`Entry::Below`].
     count: usize,
     /// The line in the list; 0 in what the sources give.
     line: usize,
@@ -77,7 +78,7 @@ impl List {
             }
             let (entry, stated) = entry(line).ok_or_else(|| {
                 let forms =
-                    "`A => B`, `A => B (dev)`, `CRATE: a -> b`, `CRATE: a -> b !`, `CRATE: cycles below the top: N`";
+                    "`A => B`, `A => B (dev)`, `CRATE: a -> b`, `CRATE: a -> b !`, `CRATE: arrows in cycles below the top: N`";
                 Failure::new(format!("{LIST}:{number}: `{line}` has none of the forms {forms}"))
             })?;
             let shown = entry.to_string();
@@ -101,8 +102,8 @@ impl List {
                 let stated = Stated { is_marked: top.cycle_of(*ends).is_some(), ..Stated::default() };
                 entries.insert(arrow(graph, top, *ends), stated);
             }
-            if graph.cycles_below() > 0 {
-                let stated = Stated { count: graph.cycles_below(), ..Stated::default() };
+            if graph.cyclic_arrows_below() > 0 {
+                let stated = Stated { count: graph.cyclic_arrows_below(), ..Stated::default() };
                 entries.insert(Entry::Below { name: graph.name.clone() }, stated);
             }
         }
@@ -194,13 +195,13 @@ impl List {
     fn compare_bound(&self, graph: &Graph, problems: &mut Vec<String>) {
         let name = &graph.name;
         let stated = self.entries.get(&Entry::Below { name: name.clone() }).copied().unwrap_or_default();
-        let (allowed, count) = (stated.count, graph.cycles_below());
+        let (allowed, count) = (stated.count, graph.cyclic_arrows_below());
         let place = if stated.line == 0 { LIST.to_owned() } else { format!("{LIST}:{}", stated.line) };
         if count > allowed {
             let parents = graph.levels[1..].iter().flat_map(|level| level.cycles().map(|_| level.parent.as_str()));
             let parents = parents.collect::<Vec<_>>().join(", ");
             problems.push(format!(
-                "{place}: {name} has {count} {BELOW}, {allowed} are allowed: break the new one; they are in {parents}, \
+                "{place}: {name} has {count} {BELOW}, {allowed} are allowed: remove the new one; the cycles are in {parents}, \
                  and `cargo xtask layers` shows their imports"
             ));
         } else if count < allowed && count > 0 {
@@ -251,8 +252,7 @@ mod tests {
 
     #[test]
     fn a_list_is_written_as_it_is_read() {
-        let text =
-            "# About the list.\n\na => b\na => c (dev)\n\na: x -> y\na: y -> x !\n\na: cycles below the top: 2\n";
+        let text = "# About the list.\n\na => b\na => c (dev)\n\na: x -> y\na: y -> x !\n\na: arrows in cycles below the top: 2\n";
         assert_eq!(List::parse(text).unwrap().text(), text);
     }
 

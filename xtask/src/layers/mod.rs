@@ -19,7 +19,7 @@
 //! scripts.
 //!
 //! What is allowed is in `xtask/layers.txt` (`list.rs` has its form). The list can only shrink without a remark in a
-//! review: a line that no source needs, a mark without a cycle, and a count of cycles that is too high fail the check, as
+//! review: a line that no source needs, a mark without a cycle, and a count of arrows that is too high fail the check, as
 //! does what the list does not allow.
 
 mod graph;
