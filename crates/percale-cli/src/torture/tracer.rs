@@ -26,7 +26,7 @@ pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Resu
     // The call that was interrupted is made again only once its own registers are back.
     registers.orig_rax = u64::MAX;
     stopped.set(&registers)?;
-    // A signal that comes first stops it before the call; it is kept from the process, which has no use of the few that there are.
+    // A signal stops the thread before the call as well. It is suppressed: the process needs none of those that may arrive here.
     while {
         request(libc::PTRACE_SINGLESTEP, process, std::ptr::null_mut())?;
         wait(process)? != Stop::Signal(libc::SIGTRAP)
@@ -96,9 +96,9 @@ fn request(what: c_uint, thread: pid_t, data: *mut c_void) -> io::Result<()> {
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// It was to.
+    /// By PTRACE_INTERRUPT.
     Interrupted,
-    /// This signal is about to be delivered, or has been made of a single step.
+    /// For the delivery of this signal; SIGTRAP after a single step.
     Signal(c_int),
 }
 

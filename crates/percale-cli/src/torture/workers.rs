@@ -15,8 +15,8 @@ use crate::worker::Worker;
 
 /// How long a worker may take for one pair.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much longer a run of the search may take than it lasts: it writes files through to their disk at random, which others may keep busy.
-const SEARCH_PATIENCE: Duration = Duration::from_secs(180);
+/// The time that a run of the search may take beyond its length. It calls fsync(2) at random, which is slow on a busy disk.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A worker with a cache.
 fn start(monitor: &Monitor, device: Choice) -> Result<Worker, String> {
@@ -68,7 +68,7 @@ impl Workers {
         self.worker = None;
         let mut worker = Worker::start(&[PART, "worker"])?;
         let job = Job::Search { monitor: self.monitor.name.into(), device: self.device, plan: plan.clone() };
-        worker.ask::<Result<_, _>>(&job, SEARCH_PATIENCE + Duration::from_millis(plan.milliseconds)).flatten()
+        worker.ask::<Result<_, _>>(&job, SEARCH_TIMEOUT + Duration::from_millis(plan.milliseconds)).flatten()
     }
 
     fn ask<T: DeserializeOwned>(&mut self, job: &Job, patience: Duration) -> Result<T, String> {

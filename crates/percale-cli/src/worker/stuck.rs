@@ -1,12 +1,12 @@
-//! Where the threads of a process are that does not answer.
+//! Describes the threads of a process that does not answer.
 
 use std::fs;
 use std::path::Path;
 
-/// Threads that are named: a process has no more that are worth it.
+/// The number of threads described at most.
 const MOST: usize = 64;
 
-/// The threads of a process and of its descendants, with the kernel's information on each: its state, its system call, and where it waits.
+/// Describes the threads of a process and of its descendants: state, system call, and the kernel function in which each waits.
 pub(super) fn threads_of(process: u32) -> String {
     let (mut processes, mut threads) = (vec![process], Vec::new());
     while let Some(process) = processes.pop() {
@@ -29,7 +29,7 @@ fn describe(process: u32, task: &Path) -> String {
     format!("{} of {process}, state {state}, call {call}, in {}", word(task, "comm"), word(task, "wchan"))
 }
 
-/// What one of the thread's files in /proc says; nothing where it may not be read.
+/// Returns the content of one of the thread's files in /proc, or nothing if it cannot be read.
 fn word(task: &Path, name: &str) -> String {
     fs::read_to_string(task.join(name)).unwrap_or_default().trim().to_owned()
 }
@@ -39,20 +39,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_sleeps_is_said_to_be_in_that_call() {
+    fn a_sleeping_process_is_described_with_its_call() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let mut said = threads_of(child.id());
+        // clock_nanosleep(2) of x86-64.
+        let expected = format!("sleep of {}, state S, call 230, in ", child.id());
+        let mut described = threads_of(child.id());
         for _ in 0..2000 {
-            if said.contains("call 230") {
+            if described.contains(&expected) {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
-            said = threads_of(child.id());
+            described = threads_of(child.id());
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        let expected = format!("sleep of {}, state S, call 230, in ", child.id());
-        assert!(said.contains(&expected), "{said}");
+        assert!(described.contains(&expected), "{described}");
         assert!(threads_of(std::process::id()).contains(&format!("of {}", std::process::id())));
     }
 }

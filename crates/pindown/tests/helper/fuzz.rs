@@ -20,7 +20,7 @@ use pindown::monitor::bpf::Monitor;
 
 use crate::client::{reports_a_change, watches_a_file};
 use crate::hostile::fork;
-use crate::support::{NOBODY, Place, Talker, client, command, helper as helper_at};
+use crate::support::{NOBODY, Place, Talker, client, command, helper};
 use rules::{RULES, Random};
 
 /// The user of the honest client.
@@ -177,7 +177,7 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
     1
 }
 
-/// Looks again and again, in phases that end when the test sends a line.
+/// Looks again and again, in phases that end when the test sends a line; ends with the test.
 fn honest(socket: &Path) {
     let monitor = Monitor::from_helper(socket).expect("served before the others come");
     // The latency without other clients.
@@ -187,10 +187,11 @@ fn honest(socket: &Path) {
     loop {
         let over = AtomicBool::new(false);
         let (mut looks, mut kept_wrong) = (Vec::new(), 0_u64);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
+        let read = std::thread::scope(|scope| {
+            let line = scope.spawn(|| {
+                let read = std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
                 over.store(true, Ordering::Relaxed);
+                read
             });
             while !over.load(Ordering::Relaxed) {
                 looks.push(look(socket));
@@ -200,7 +201,11 @@ fn honest(socket: &Path) {
                     kept_wrong += wrong("a file was watched with the old monitor", watches_a_file(&monitor), Ok(true));
                 }
             }
+            line.join().expect("the thread reads a line")
         });
+        if read == 0 {
+            return;
+        }
         let sum = |of: fn(&Look) -> u64| looks.iter().map(of).sum::<u64>();
         println!("> {} looks, {} refused, {} wrong", looks.len(), sum(|l| l.refused), sum(|l| l.wrong) + kept_wrong);
         println!("> {}", latencies(&looks));
@@ -225,7 +230,7 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
         return eprintln!("skipped: it takes several users, and so root");
     }
     let place = Place::new();
-    let Some(mut helper) = helper_at(&place, &["--per-user", "64"]) else { return };
+    let Some(mut served) = helper(&place, &["--per-user", "64"]) else { return };
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let clients = number("PINDOWN_CLIENTS", if long { 10_000 } else { 600 });
@@ -238,7 +243,7 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
     eprintln!("{}", honest.line());
     // What the clients take of the processors and of the kernel, beside what they take of the helper.
     let elsewhere = Place::new();
-    let other = helper_at(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
+    let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
     for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {
         let mut arena = command(at, "arena");
         arena.env("PINDOWN_CLIENTS", clients.to_string()).env("PINDOWN_SEED", seed.to_string());
@@ -250,7 +255,7 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
         assert!(effects.ends_with(" looks, 0 refused, 0 wrong"), "{effects}");
     }
     drop(other);
-    assert!(helper.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
+    assert!(served.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
     // What the hostile user had is given back.
     while client(&place, "plain").line() != "ready" {}
 }

@@ -77,8 +77,8 @@ impl Handler {
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        // Closing it is not sufficient: a fork has a copy of the descriptor, and faults are not handled any more. This fails where the range was not
-        // registered.
+        // Closing the descriptor is not sufficient: while a fork has a copy of it, threads wait for missing pages that no process provides any more.
+        // The call fails if the range was not registered.
         self.ask(UFFDIO_UNREGISTER, &mut [self.range.start(), self.range.len()]).ok();
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use crate::torture::operations::Fork;
 
     #[test]
-    fn pages_come_in_once_nobody_handles_them_though_a_fork_has_a_copy_of_the_descriptor() {
+    fn missing_pages_come_in_after_the_handler_is_dropped_though_a_fork_has_a_copy_of_its_descriptor() {
         let memory = (Kind::named("private anonymous").unwrap().make)().unwrap();
         let handler = match Handler::of(memory.registered) {
             Ok(handler) => handler,
@@ -105,7 +105,7 @@ mod tests {
         memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
         let (read, heard) = channel();
         let (process, address) = (rustix::process::getpid().as_raw_pid(), memory.registered.start());
-        // It may wait until the fork has ended.
+        // In a thread, since it may block until the fork has ended.
         let reader = std::thread::spawn(move || read.send(Foreign { process, address }.read(0, &mut [0; 8]).is_ok()));
         let heard = heard.recv_timeout(Duration::from_secs(20));
         drop(child);

@@ -65,8 +65,8 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
     }
 }
 
-/// Whether the other end is open in some process: it is not if the parent ended before this process's parent-death
-/// signal was set.
+/// Fails with `BrokenPipe` if no process has the other end open: the parent ended before this process's parent-death signal was
+/// set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;

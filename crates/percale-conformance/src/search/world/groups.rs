@@ -275,7 +275,7 @@ impl World {
         let closed = || self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
         let groups = || closed().chain(self.groups.current.iter().map(|group| (group, true)));
         let most_of = |group: &Group| group.members.iter().map(|member| member.posted).max().unwrap_or(0);
-        // In a broken group a member's join may be paired with joins that have other numbers, so all numbers get as many operations.
+        // In a broken group a member's join may be paired with joins of other numbers, so the members post the same count under each number.
         let most_of_all = groups().map(|(group, _)| most_of(group)).max().unwrap_or(0);
         for (group, forms) in groups() {
             let most = if group.is_broken { most_of_all } else { most_of(group) };

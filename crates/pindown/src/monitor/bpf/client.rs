@@ -37,7 +37,7 @@ impl Client {
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| Unavailable::Helper(why.into()))?;
-        // Also for connecting, which waits while as many are waiting already as the helper lets.
+        // Before connecting, which blocks while the helper's queue of connections is full.
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
         }

@@ -46,10 +46,6 @@ impl Drop for Name {
     }
 }
 
-/// Connections that wait to be accepted; further clients wait in connect(2). Many clients of other users delay a user by no more than
-/// the answers to so many; the system lets 4,096 wait (net.core.somaxconn).
-const WAITING: i32 = 128;
-
 /// Listens at `path`.
 ///
 /// # Errors
@@ -83,7 +79,9 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    listen(&listener, WAITING)?;
+    // As many as the system allows (net.core.somaxconn). The kernel keeps the order of connections in the queue, but not that of callers that
+    // wait for room in it.
+    listen(&listener, 4096)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }
 
