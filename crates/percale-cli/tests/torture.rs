@@ -1,5 +1,6 @@
 //! `percale torture` as a user meets it: the monitors are right, and those that are broken on purpose are found out.
 
+use percale_conformance::process::copy_program;
 use serde_json::Value;
 
 use crate::common::{children, eventually, is_running, percale, text};
@@ -80,7 +81,7 @@ fn is_right_for_nobody(monitor: &str) {
         return;
     }
     let place = std::env::temp_dir().join(format!("percale-torture-{}-{monitor}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_percale"), &place).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_percale").as_ref(), &place).unwrap();
     let user = 65534;
     let mut command = std::process::Command::new(&place);
     command.args(["torture", "--json", "--monitor", monitor, "--filter", "private anonymous", "--seconds", "4"]);

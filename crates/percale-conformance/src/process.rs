@@ -6,6 +6,7 @@
 //! by its process id.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -27,6 +28,16 @@ pub fn play(roles: &[(&str, fn())]) {
     let _watchdog = crate::watchdog::Watchdog::within(&role, Duration::from_secs(600));
     part();
     std::process::exit(0);
+}
+
+/// Copies a program that is then run. Another process does it: if this one had the copy open for writing, a child that another thread starts
+/// meanwhile would inherit the descriptor, and as long as the child has it the copy cannot be run ("Text file busy").
+///
+/// # Errors
+/// If `cp` cannot be started, or fails.
+pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
+    let status = Command::new("cp").arg(from).arg(to).status()?;
+    if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp failed: {status}"))) }
 }
 
 /// Returns the value of an environment variable that the test set for this helper.

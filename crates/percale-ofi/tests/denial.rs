@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -16,19 +17,22 @@ struct Made {
     provider: PathBuf,
 }
 
-fn make() -> Option<Made> {
+/// Made once, though several tests use them; `None` without libfabric's headers.
+fn made() -> Option<&'static Made> {
+    static MADE: OnceLock<Made> = OnceLock::new();
+    has_headers().then(|| MADE.get_or_init(make))
+}
+
+fn make() -> Made {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("denial-{}", std::process::id()));
     let (provider, program) = (directory.join("provider"), directory.join("pair"));
     copy_to(&provider);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/denial/pair.c");
-    if !has_headers() {
-        return None;
-    }
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
     let compiled = compiler.arg(source).arg("-lfabric").output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    Some(Made { program, provider })
+    Made { program, provider }
 }
 
 /// One of the two programs.
@@ -151,11 +155,11 @@ fn is_named_elsewhere(line: &str) -> bool {
 fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
     let _watchdog =
         watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
-    let Some(made) = make() else {
+    let Some(made) = made() else {
         return skipped("refused system calls", "libfabric's headers are not here (libfabric-dev)");
     };
     let cases = denial::cases();
-    let (wrong, ways) = denial::run_all(&cases, |case| run(&made, case));
+    let (wrong, ways) = denial::run_all(&cases, |case| run(made, case));
     println!("{} cases: {ways:?}", cases.len());
     let (known, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().partition(|line| is_named_elsewhere(line));
     println!("{} of them are errors whose log cannot name the call:\n{}", known.len(), known.join("\n"));
@@ -165,15 +169,15 @@ fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
 #[test]
 fn flt_013_a_process_that_may_map_no_more_has_a_result_or_an_error() {
     let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
-    let Some(made) = make() else {
+    let Some(made) = made() else {
         return skipped("no more address space", "libfabric's headers are not here (libfabric-dev)");
     };
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for transport in denial::TRANSPORTS {
         for beyond in space::BEYOND {
             for when in denial::TIMES {
-                let limited = Side::start(&made, transport, None, Some((beyond, when)));
-                let (limited, peer, took) = run_two(limited, || Side::start(&made, transport, None, None));
+                let limited = Side::start(made, transport, None, Some((beyond, when)));
+                let (limited, peer, took) = run_two(limited, || Side::start(made, transport, None, None));
                 let verdict = denial::judge(&space::SAYS, &limited, peer.as_ref(), took);
                 let case = format!("{beyond} bytes from the {when} ({transport})");
                 let text = format!("{case}: {verdict:?}: {limited:?}; its peer: {peer:?}; {} ms", took.as_millis());

@@ -13,8 +13,10 @@ use pindown::monitor::userfaultfd::{Settings, Unseen};
 use pindown::monitor::{Choice, Refusal};
 use pindown::{Access, Cache, LookupError, Range};
 
+use copied::copy_program;
 use oracle::{ANONYMOUS, Memory, Oracle, PAGE, READ_WRITE, load, must, pattern, pinned_kilobytes, store, unmap};
 
+mod copied;
 mod oracle;
 
 /// RLIMIT_MEMLOCK of the processes.
@@ -38,7 +40,7 @@ impl Program {
             return None;
         }
         let place = std::env::temp_dir().join(format!("pindown-limits-{}-{name}", std::process::id()));
-        std::fs::copy(std::env::current_exe().expect("this program"), &place).expect("a copy");
+        copy_program(&std::env::current_exe().expect("this program"), &place);
         Some(Self(place))
     }
 
@@ -54,16 +56,7 @@ impl Program {
         };
         // SAFETY: between fork and exec only that system call is made.
         unsafe { command.pre_exec(set) };
-        // Another test's child may have inherited the copy's descriptor, until it runs its own program.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut child = loop {
-            match command.spawn() {
-                Err(busy) if busy.kind() == std::io::ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                spawned => break spawned.expect("it starts"),
-            }
-        };
+        let mut child = command.spawn().expect("it starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         Talker { child, says }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percale::{Event, Info};
 use percale_conformance::peers::{open, open_as_told};
-use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::process::{Helper, ask, copy_program, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
@@ -102,12 +102,7 @@ fn copy_for_all() -> Option<Copy> {
     let directory = std::env::temp_dir().join(name.replace(['(', ')'], ""));
     let copied = std::fs::create_dir(&directory).and_then(|()| {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
-        // By another process: a descriptor open for writing, inherited by a helper that starts meanwhile, would keep
-        // the copy from being run.
-        let copied = Command::new("cp").arg(std::env::current_exe()?).arg(directory.join("program")).status()?;
-        if !copied.success() {
-            return Err(std::io::Error::other("cp failed"));
-        }
+        copy_program(&std::env::current_exe()?, &directory.join("program"))?;
         std::fs::set_permissions(directory.join("program"), std::fs::Permissions::from_mode(0o755))
     });
     let copy = Copy { directory };

@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "the clients make raw system calls; each block states its own reason")]
 
 mod client;
+#[path = "../copied/mod.rs"]
+mod copied;
 mod fuzz;
 mod hostile;
 mod parked;

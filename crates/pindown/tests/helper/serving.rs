@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pindown::monitor::bpf::{Denial, Monitor, Unavailable, loadable};
 
 use crate::client::reports_a_change;
+use crate::copied::copy_program;
 use crate::support::{NOBODY, Place, client, helper, program};
 
 #[test]
@@ -150,7 +151,7 @@ fn mon_033_the_helper_says_what_it_lacks() {
     assert!(!well && error.contains("unknown argument --nonsense"), "{error}");
     let place = Place::new();
     let helper = place.0.join("helper");
-    fs::copy(program(), &helper).expect("a copy");
+    copy_program(&program(), &helper);
     if loadable().is_ok() {
         let (well, error) = says(Command::new(&helper).arg("--check").uid(NOBODY).gid(NOBODY));
         assert!(!well && error.contains("CAP_BPF is missing"), "{error}");

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pindown::monitor::bpf::loadable;
 
+use crate::copied::copy_program;
+
 pub(crate) const NOBODY: u32 = 65534;
 pub(crate) const PAGE: usize = 4096;
 
@@ -26,7 +28,7 @@ impl Place {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let place = std::env::temp_dir().join(format!("pindown-{}-{number}", std::process::id()));
         fs::create_dir(&place).expect("the place is new");
-        fs::copy(std::env::current_exe().expect("this program"), place.join("client")).expect("a copy");
+        copy_program(&std::env::current_exe().expect("this program"), &place.join("client"));
         Self(place)
     }
 
