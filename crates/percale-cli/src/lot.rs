@@ -109,8 +109,8 @@ impl Lot {
         self.call(libc::SYS_mprotect, at, [protection as usize, 0, 0, 0]).map(drop)
     }
 
-    /// mremap(2): to `to` of this lot, or without it to any address of the kernel's choice, or not at all. Returns the
-    /// new range.
+    /// mremap(2): to `to` of this lot; without it in place, or, with MREMAP_MAYMOVE, to any address of the kernel's choice. Returns
+    /// the address where the mapping starts now.
     pub(crate) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
         let flags = match to {
             Some(to) => {

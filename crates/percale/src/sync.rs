@@ -8,7 +8,7 @@ pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Memory that is accessed in the order of the atomics around it: loom's cell, or one without overhead.
+/// Memory to which accesses are ordered by the atomics around them: loom's cell, or one without overhead.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]
@@ -53,7 +53,7 @@ pub(crate) fn loom_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Keeps the compiler from moving accesses across it. The accesses of the processor are ordered elsewhere (see `transport::shm`).
+/// Keeps the compiler from moving accesses across it. The processor's accesses are ordered elsewhere (see `transport::shm`).
 #[inline]
 pub(crate) fn compiler_barrier() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);

@@ -27,8 +27,8 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /*
- * Checks whether the last task has left the address space, by exit or exec, and the kernel takes it down. Then no task can
- * enter it again, and its mm_struct is not freed yet: from here on its page reports nothing, whichever address space gets that
+ * Ends the page of an address space that its last task has left, by exit or exec; returns whether it has. No task can enter
+ * it again, and its mm_struct is not freed yet: from here on its page reports nothing, whichever address space gets that
  * mm_struct next. The kernel takes the lock to remove the mappings (exit_mmap), so `released` sees this in time, with or
  * without a helper.
  */

@@ -31,7 +31,7 @@ struct Written<'a> {
 }
 
 impl Copy<'_> {
-    /// Returns how many of the blocks within the first `held` bytes, counted from the first, are equal on both sides.
+    /// Returns how many blocks at the beginning are equal on both sides, up to the first that differs, within the first `held` bytes.
     pub(super) fn agree(&mut self, held: u64) -> Result<u64> {
         let all = held.min(self.size) / BLOCK;
         let mut agreed = 0;

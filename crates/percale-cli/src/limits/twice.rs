@@ -35,7 +35,7 @@ impl Twice {
         Self { shared, side, shape, private: Vec::new(), asked: 0, sent: 0, received: 0 }
     }
 
-    /// Copies a slot in, as far as there is room.
+    /// Copies a slot in, chunk by chunk as room becomes free.
     fn send(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         const { assert!(CHUNK * CHUNKS as usize <= ring::BUFFER, "the buffers hold all chunks") };
         let (ours, theirs) = (&self.shared.ring(self.side).taken, &self.shared.ring(self.side.other()).taken);

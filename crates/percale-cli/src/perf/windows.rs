@@ -242,8 +242,8 @@ fn tracing_error(error: &std::io::Error) {
 
 /// Checks of random keys, and what the machine needs at least.
 struct Checks {
-    /// The checks of a target before it executes an access: it finds the key, then compares the peer of the access, the rights and the range. The
-    /// names are consecutive in memory, and no check waits for the one before.
+    /// The checks of a target before it executes an access: it finds the key, then compares the endpoint and peer that the access comes from, the
+    /// rights and the range. The names are consecutive in memory, and no check waits for the one before.
     checked: (f64, u64),
     /// The same number of reads of a line of 64 bytes, at positions computed from the same names, in an array as large as the table of lines must be.
     independent: (f64, u64),

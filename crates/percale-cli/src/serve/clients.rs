@@ -1,4 +1,4 @@
-//! The connected clients, by address: the address names a connection while its clients come and go.
+//! The connected clients, by address: the address identifies a connection while it begins and ends.
 //!
 //! Each client has one number in the address vector. Only the thread of events assigns and removes it, and not before the last answer to the former
 //! client has been sent, since the number might belong to another client by then.

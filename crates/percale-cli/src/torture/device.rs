@@ -101,7 +101,7 @@ impl Registrar for Device {
     }
 }
 
-/// An access to a device's memory. The pages that are pinned in `slot` lay at `range` when they were pinned.
+/// An access to the memory that a device has pinned, for one thread. The pages that are pinned in `slot` lay at `range` when they were pinned.
 pub(super) enum Sight {
     /// By transfers to and from this file.
     File(FixedBuffers, OwnedFd),

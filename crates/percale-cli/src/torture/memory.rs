@@ -22,7 +22,7 @@ pub(super) struct Memory {
     pub(super) registered: Range,
     /// Bytes of a page of it.
     pub(super) unit: u64,
-    /// Addresses of the lot right behind it, and as many again, where nothing is mapped.
+    /// Addresses of the lot right behind it, and as many again, which are reserved by pages that cannot be accessed.
     pub(super) spare: Option<[Range; 2]>,
     /// The flags of mmap(2) for such memory.
     pub(super) flags: c_int,
@@ -101,7 +101,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Reserves addresses for it, without mapping anything.
+    /// Reserves addresses for it; until it is established there are only pages that cannot be accessed.
     pub(super) fn reserved(shape: Shape, flags: c_int) -> io::Result<Self> {
         let bytes = shape.bytes();
         let lot = Lot::reserve(3 * bytes, shape.align)?;

@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
-/// The device, and the process that owns the memory in it. Clones share the device.
+/// The device, and the process that owns the memory that it pins. Clones share the device.
 #[derive(Clone)]
 pub(super) struct Oracle {
     device: Device,
@@ -50,7 +50,7 @@ impl Oracle {
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// Makes a view of the memory, for one thread.
+    /// Makes an eye, for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
         Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
@@ -78,7 +78,7 @@ impl Registrar for Oracle {
     }
 }
 
-/// A view of the oracle's memory. Several may check the same memory at once if each checks other bytes.
+/// Compares what the device and the processor see, for one thread. Several may check the same memory at once if each checks other bytes.
 pub(super) struct Eye {
     process: i32,
     sight: Sight,

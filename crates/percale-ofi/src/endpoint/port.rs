@@ -61,7 +61,7 @@ impl Port {
         unsafe { &*self.owned.get() }.as_ref()
     }
 
-    /// The endpoint, if it has one.
+    /// The endpoint, if it has a lock.
     #[inline]
     fn together(&self) -> &SharedEndpoint {
         // There is always one of the two.

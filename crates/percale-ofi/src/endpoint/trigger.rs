@@ -1,7 +1,7 @@
 //! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered ones, and those of deferred work.
 //!
 //! Endpoints for these are opened with FI_TRIGGER. The thread that counts begins their operations, so the first such operation makes a shared
-//! endpoint of one without a lock. (Many clients request FI_TRIGGER without using it, because they request all capabilities.)
+//! endpoint of one without a lock. (Some clients request FI_TRIGGER without using it, because they request all capabilities.)
 
 use std::ffi::c_void;
 

@@ -120,7 +120,8 @@ const HELD_BACK: Duration = Duration::from_millis(200);
 ///
 /// The connecting side may have its connection, and request the next one, before the accepting side has seen that the first one is established: the
 /// two arrive over different channels. Clients read one event queue for both, and expect the first connection to be established before the next
-/// request (fi_cm(3)), which is the order where accepting is the last step. So requests wait, for a short time, for what comes from the same machine.
+/// request (fi_cm(3)), which is the order where accepting is the last step. So a request waits, for [`HELD_BACK`] at most, while a connection that
+/// was accepted from the same IP address is not yet established.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     endpoints: HashMap<u64, (IpAddr, Instant)>,
@@ -219,7 +220,7 @@ pub(super) enum Record {
     Registered { fid: Fid, context: Context },
     /// An error: the region was not registered.
     Unregistered { fid: Fid, context: Context, errno: i32 },
-    /// An error: the connection was refused.
+    /// An error: the connection was refused, or could not be made for another reason.
     Refused { fid: Fid, context: Context, error: ErrorCode, data: Vec<u8> },
     /// A group was joined.
     Joined { fid: Fid, context: Context },

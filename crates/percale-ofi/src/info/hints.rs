@@ -42,7 +42,7 @@ pub(super) struct Hints {
     pub(super) domain_name: Option<String>,
     pub(super) fabric_name: Option<String>,
     pub(super) provider_name: Option<String>,
-    /// The domain's authorization key; `None` if the hints give a size without a key.
+    /// The domain's authorization key; `None` if the hints give a size without a key, or more than percale's limit.
     pub(super) domain_key: Option<Vec<u8>>,
     /// The endpoint's authorization key.
     pub(super) ep_key: Option<Vec<u8>>,

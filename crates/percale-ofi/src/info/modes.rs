@@ -53,7 +53,7 @@ pub(super) fn progress(hints: &Hints) -> Result<(u32, u32), Why> {
     Ok((if control == FI_PROGRESS_UNSPEC { data } else { control }, data))
 }
 
-/// Threading: the application's promise, or, without one, no promise.
+/// Threading: the application's promise, or, without one, FI_THREAD_SAFE, which permits every use.
 pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_THREAD_UNSPEC => Ok(FI_THREAD_SAFE),

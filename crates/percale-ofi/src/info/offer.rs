@@ -19,7 +19,7 @@ use crate::provider;
 
 /// percale's protocol: FI_PROTO_ values with the upper bit are providers' own.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
-/// The fabric of the interfaces that reach other machines by IP.
+/// The fabric of all interfaces except loopback, and of loopback if there is no other interface.
 pub(super) const FABRIC: &str = "percale";
 /// The fabric of the loopback interface, where there is another interface: other machines cannot reach it. MPIs spread the ranks of a machine over
 /// the domains of one fabric, and ranks on other machines could not reach those at loopback addresses.

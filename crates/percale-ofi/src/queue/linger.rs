@@ -1,14 +1,15 @@
 //! Whether a read that found nothing polls again before it returns.
 //!
 //! Clients that wait poll, and do other things between two polls: Open MPI asks its other components, MPICH yields the processor, which takes longer
-//! than a message. A message that arrives meanwhile is not read. So if a receive is posted, a read lingers for [`AT_MOST`], on one of two conditions:
+//! than a message. A message that arrives meanwhile is not read. So if a receive is posted, a read lingers for [`AT_MOST`] at most, on one of two
+//! conditions:
 //! * The client spins: its last read found nothing either, and was less than [`AT_ONCE`] ago. A client that computes between two polls is not
 //!   delayed. Neither is a client where there are more processes than processors, as a yield that lets others run takes longer than that.
 //! * Lingering was successful the last time. An unsuccessful one ends this, so a client that sends, computes and polls loses that time once.
 
 use std::time::{Duration, Instant};
 
-/// How long a read lingers.
+/// How long a read lingers at most.
 pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 
 /// A read so soon after one that found nothing comes from a client that spins.

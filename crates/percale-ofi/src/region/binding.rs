@@ -31,7 +31,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether the region cannot be closed while something is open that it is bound to: a counter, or an endpoint (MR-070). Later pages of fi_mr(3)
+    /// Whether an object that the region is bound to is open and must be closed first: a counter, or an endpoint (MR-070). Later pages of fi_mr(3)
     /// require that the region is closed before its endpoint and do not mention counters; programs of that time close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
         let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);

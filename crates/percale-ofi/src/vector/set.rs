@@ -111,7 +111,7 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
         }
         let (start, end, stride) = match ranged {
             true => (attr.start_addr, attr.end_addr, attr.stride),
-            // After addresses were removed, the numbers in use may exceed the number of addresses.
+            // After addresses were removed, the largest number in use may be above the number of addresses.
             false => (0, u64::MAX, 1),
         };
         if stride == 0 || start > end {

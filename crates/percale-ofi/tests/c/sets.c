@@ -87,7 +87,7 @@ static void polling(void)
 	close_two(&two);
 }
 
-/* A member that is added twice is one member, with its context at that time; each of several members with one context is reported. */
+/* A member that is added again is one member, with its context at the last adding; each of several members with one context is reported. */
 static void added_twice(void)
 {
 	struct two two;

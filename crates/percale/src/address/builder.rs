@@ -66,7 +66,7 @@ impl VectorBuilder {
     /// Creates the vector, or opens it.
     ///
     /// # Errors
-    /// If an option is out of range, or the named vector cannot be created or opened.
+    /// If an option is out of range, a read-only vector has no name, or the named vector cannot be created or opened.
     pub fn build(self) -> Result<AddressVector, AddressError> {
         AddressVector::new(self.options)
     }

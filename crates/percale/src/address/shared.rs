@@ -163,7 +163,7 @@ impl Shared {
         self.record(index).ok_or(AddressError::Full)
     }
 
-    /// Allocates the memory of a page of entries or records, of `words` words, and sets the page's bit.
+    /// Allocates the memory of a page of entries or records, of `words` words, and sets `bit` in the page's count.
     fn make_page(&self, page: usize, bit: u64, part: usize, words: usize) -> Result<(), AddressError> {
         let count = self.count_word(page).ok_or(AddressError::Full)?;
         let before = count.load(Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl Symmetric<'_> {
         }
     }
 
-    /// Checks the range as far as that is possible without a resolver, which may still find unknown names.
+    /// Checks the range as far as that is possible without a resolver. Names may still turn out to be unknown when they are resolved.
     pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
         let port = port_of(self.service)?;
         if self.nodes == 0 || self.services == 0 {

@@ -90,11 +90,10 @@ impl Store {
     /// The range that has this index.
     #[inline]
     fn range_around(&self, index: u64) -> Option<Range> {
-        // Acquire: the ranges that the count covers were written before it.
         let mut low = 0;
-        // More than one is the rarer case.
+        // Acquire: the ranges that the count covers were written before it.
         let mut high = self.cell(Cell::Ranges).load(Ordering::Acquire).checked_sub(1)? as usize;
-        // The last range that begins at or before the index is one of these.
+        // The last range that begins at or before the index, if there is one, is one of `low..=high`. Mostly there is only one range.
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if self.range_start(middle)? <= index { low = middle } else { high = middle - 1 }
@@ -158,7 +157,7 @@ impl Store {
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     store: &'a Store,
-    /// Indices below this are not used in this batch.
+    /// The search for the next index begins here: no index below this is used any more in this batch.
     cursor: usize,
     /// The first index that was skipped.
     skipped: Option<usize>,
@@ -196,7 +195,8 @@ impl<'a> Writer<'a> {
         let (high, low) = self.store.make_record(index)?;
         let tag = self.store.get(Cell::Tag).wrapping_add(1);
         self.store.set(Cell::Tag, tag);
-        // A reader that sees any part of the record that is written below also sees the word of now, or a later one, and reads again.
+        // A reader that sees any part of the record that is written below also sees that the word marks the index as empty, or a later
+        // word. Neither is the word that it began with, so it reads again.
         fence(Ordering::Release);
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);

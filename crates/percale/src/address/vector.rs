@@ -103,7 +103,8 @@ impl AddressVector {
     /// Creates an empty vector, or creates or opens the vector of the given name.
     ///
     /// # Errors
-    /// If too many bits are to be reserved for receive contexts, or the named vector cannot be made or opened.
+    /// If too many bits are to be reserved for receive contexts, the numbers do not fit above the base, a read-only vector has no name,
+    /// or the named vector cannot be created or opened.
     pub fn new(mut options: VectorOptions) -> Result<Self, AddressError> {
         let bits = options.receive_context_bits;
         if bits > 31 {

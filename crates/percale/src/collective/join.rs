@@ -69,7 +69,7 @@ impl Attempt {
     }
 }
 
-/// The state of a list on one connection: what both ends have sent about the list since the connection exists, or is being made.
+/// The state of a list on one connection: what both ends have sent about the list since they began to connect.
 #[derive(Debug, Default)]
 struct Edge {
     /// The number of our latest attempt.

@@ -277,7 +277,7 @@ impl Counter {
     /// Makes readers and waiting threads drive `endpoint` from now on, for as long as it lives.
     ///
     /// # Errors
-    /// If the system refuses to watch the endpoint's descriptor.
+    /// If the system refuses to watch the endpoint's descriptor, or a thread for its progress; in a forked child.
     pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
         self.line.wait.attach(endpoint)
     }
@@ -291,7 +291,7 @@ impl Counter {
     /// sleep on it: [`try_wait`](Self::try_wait), then look at the values once more.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// If the system refuses a descriptor; in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.line.wait.descriptor()
     }
@@ -300,7 +300,7 @@ impl Counter {
     /// endpoint that counts here.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// If the system refuses a descriptor; in a forked child.
     pub fn try_wait(&self) -> io::Result<bool> {
         Ok(self.line.wait.arm()? && !self.line.wait.is_undriven())
     }

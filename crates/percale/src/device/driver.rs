@@ -204,6 +204,7 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The error that the driver reports.
     ///
     /// # Safety
-    /// `address` is 8 bytes, aligned, that the device may write (as returned by [`register_host`](Self::register_host)), as an atomic of the host's.
+    /// `address` is in memory of the host, as devices address it ([`register_host`](Self::register_host)). The 8 bytes there are aligned, stay
+    /// registered until this returns, and are accessed by the host as an atomic.
     unsafe fn write_value(&self, ordinal: u32, address: u64, value: u64) -> Result<(), DeviceError>;
 }

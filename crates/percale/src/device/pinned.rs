@@ -47,7 +47,7 @@ pub(crate) struct Pinned {
     process: Process,
 }
 
-/// Returns `len` bytes of pinned memory. Their content is undefined.
+/// Returns `len` bytes of pinned memory. Their content is unspecified.
 ///
 /// # Errors
 /// The error that the driver reports.

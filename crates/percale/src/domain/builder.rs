@@ -22,10 +22,10 @@ pub enum OpenError {
     /// No transport is left to use.
     #[error("no transport is available: {0}")]
     NoTransport(String),
-    /// The transport cannot be chosen.
+    /// A chosen transport is unknown, or cannot be used in this way.
     #[error("{0}")]
     Transport(String),
-    /// The system refused a thread or a descriptor.
+    /// The system refused a thread, a descriptor, memory, or random numbers.
     #[error("the system refused what a domain needs: {0}")]
     System(io::Error),
 }
@@ -92,7 +92,7 @@ impl DomainBuilder {
     }
 
     /// Allows only this transport to other endpoints (sending to oneself always works). Several calls allow several. Without a
-    /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all are allowed.
+    /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all but verbs are allowed.
     pub fn transport(mut self, kind: TransportKind) -> Self {
         self.chosen.push(kind);
         self
@@ -192,7 +192,10 @@ impl DomainBuilder {
     /// Opens the domain: starts its service thread.
     ///
     /// # Errors
-    /// If no transport is left, or the system refuses a thread or descriptors.
+    /// * [`OpenError::NoTransport`] if no allowed transport to other endpoints works here, unless loopback alone was chosen.
+    /// * [`OpenError::Transport`] if `PERCALE_TRANSPORT` contains an unknown name; if [`TransportKind::Sim`] was chosen without
+    ///   [`simulated`](Self::simulated); or if verbs is to be used, and this process is a fork of the one that opened the RDMA device.
+    /// * [`OpenError::System`] if the system refuses the service thread, a descriptor, memory, or random numbers.
     pub fn open(mut self) -> Result<Domain, OpenError> {
         if self.settings.sim.is_some() {
             return Ok(Inner::domain(self.settings, None)?);

@@ -235,8 +235,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so no cached information about it could be
-        // stale, whatever these variables request.
+        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so nothing about that memory is cached that
+        // could be stale, whatever these variables request.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),

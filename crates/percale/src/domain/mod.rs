@@ -132,7 +132,7 @@ impl Inner {
         self.process.is_here()
     }
 
-    /// Creates the [`Bedside`] that a new endpoint sleeps on. Peers can wake the endpoint through it if shared memory is allowed and available. If
+    /// Returns the [`Bedside`] that a new endpoint sleeps on. Peers can wake the endpoint through it if shared memory is allowed and available. If
     /// shared memory is not available, peers use another transport, if one is allowed, and the second value is the reason.
     pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
         let settings = &self.settings;

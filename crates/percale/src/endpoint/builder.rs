@@ -226,9 +226,9 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Counts writes by peers once their bytes have arrived, and their atomic operations that fetch nothing; otherwise like
-    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). An access that this counter and the
-    /// [counter](crate::memory::region::Registration::counter) of a region both count counts once if both are the same counter.
+    /// Counts writes by peers when their bytes have arrived, and their atomic operations that fetch nothing; otherwise like
+    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). If this is also the
+    /// [counter](crate::memory::region::Registration::counter) of a region, it counts each access to that region only once.
     pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counters.remote_writes = Some(Arc::clone(counter));
         self

@@ -30,8 +30,8 @@ bitflags! {
 
 impl<A: Ownership> Endpoint<A> {
     /// Counts operations of these kinds from now on, like the counters of a [builder](crate::EndpointBuilder): an operation that
-    /// ends later is counted, also if it was posted before. Accesses that a peer makes directly are counted once that peer has been
-    /// notified of the counter, so such a counter is bound before peers use regions.
+    /// ends later is counted, also if it was posted before. Accesses that a peer makes directly are counted only after that peer has
+    /// been notified of the counter, so such a counter is bound before peers use regions.
     ///
     /// # Errors
     /// [`PostError::HasCounter`] if the endpoint has a counter for one of these kinds; then nothing has changed. [`PostError::Counter`],

@@ -118,13 +118,14 @@ impl<A: Ownership> Endpoint<A> {
     ///
     /// Data that was handed over is sent first, for at most a second. Then every operation under way ends with
     /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), reported where its end is always reported, and releases the room that
-    /// it reserved there. Receives that the endpoint took from a shared context go back to the context. When this returns no thread
-    /// of the library uses memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint refuse
-    /// all calls from then on; its own results can still be read.
+    /// it reserved there. Receives that the endpoint took from a [shared context](shared_receive) end too. When this returns no
+    /// thread of the library uses memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint
+    /// refuse all calls from then on; its own results can still be read.
     ///
-    /// This does not wait for a local peer that was stopped in the middle of a copy into a buffer: the operation's end is reported
-    /// when the peer no longer uses the buffer, or its process has ended, and a buffer that the operation owns is kept until then.
-    /// A raw operation's memory is the application's: until that report the application must not change it.
+    /// A local peer that was stopped in the middle of a copy into a buffer delays this by no more than that second: the operation's
+    /// end is then reported when the peer no longer uses the buffer, or its process has ended, and a buffer that the operation owns
+    /// is kept until then. A raw operation's memory is the application's: until that report the application must neither change nor
+    /// free it.
     ///
     /// # Errors
     /// The endpoint.
@@ -182,9 +183,9 @@ impl<A: Ownership> Endpoint<A> {
     }
 
     /// Ends the connection to a peer: operations under way to it fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed),
-    /// receives that are directed at it too, and messages from it that were not yet received are dropped. The peer notices. The
-    /// next send of either side connects anew. Returns whether there was a connection to end: there is none to an endpoint itself,
-    /// and those of connected endpoints are [shut down](crate::endpoint::connection).
+    /// receives that are directed at it too, and messages from it that have not arrived completely are dropped; complete ones can
+    /// still be received. The peer notices. The next send of either side connects anew. Returns whether there was a connection to
+    /// end: there is none to an endpoint itself, and those of connected endpoints are [shut down](crate::endpoint::connection).
     pub fn disconnect(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.disconnect(peer))
     }
@@ -198,8 +199,8 @@ impl<A: Ownership> Endpoint<A> {
 
 impl SharedEndpoint {
     /// Makes reading and waiting for this counter drive the endpoint from now on, although the endpoint does not count there
-    /// itself. For counters of regions, which count what peers write through any endpoint. Counters that deferred work of the
-    /// endpoint is counted by do not need this call.
+    /// itself. For counters of regions, which count what peers write through any endpoint. Counters that count deferred work of the
+    /// endpoint do not need this call.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.

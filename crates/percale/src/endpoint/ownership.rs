@@ -449,7 +449,7 @@ impl Inner {
         true
     }
 
-    /// Sleeps on the endpoint's descriptor (the leader), or until the leader or a call reports that something changed.
+    /// Sleeps on the endpoint's descriptor or bell (the leader), or until the leader or a call reports that something changed.
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         let mut state = self.lock();
         if state.led {

@@ -460,8 +460,8 @@ impl State {
         }
     }
 
-    /// Ends the connections of this member. Whether the peers to which only this member was connected still exist is for the
-    /// members to find out that were connected to them before.
+    /// Ends the connections of this member. A peer to which no other member is connected may still exist: if a receive is directed
+    /// at it, the members that were connected to it before are made to find out.
     fn leave(&mut self, member: Id<Member>) {
         let theirs = |(incarnation, up): (&u128, &Up)| up.members.contains(&member).then_some(*incarnation);
         let connected: Vec<_> = self.up.iter().filter_map(theirs).collect();

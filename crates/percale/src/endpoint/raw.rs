@@ -26,7 +26,7 @@ impl SharedReceive {
     /// receives its message reports it.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then. There is no peeking, claiming and discarding.
+    /// See [`PostError`]. After an error nothing was done. There is no peeking, claiming and discarding.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -39,7 +39,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
@@ -73,7 +73,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards as its flags say.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.

@@ -54,7 +54,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a collective operation. All members post it, and in the same order; it has ended when this member's part has ended.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// The segments meet the requirements of [`Segment::new`](crate::Segment::new) until the operation has completed.

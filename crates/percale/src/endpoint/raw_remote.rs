@@ -17,7 +17,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// The local memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until the call
@@ -30,7 +30,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts a read of a peer's memory (fi_readmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// The local memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -80,7 +80,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts an atomic operation on a peer's memory (fi_atomicmsg(3), fi_fetch_atomicmsg(3), fi_compare_atomicmsg(3)).
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
     /// Operands and compare values stay allocated and unwritten, the result's memory also unread, until the operation has

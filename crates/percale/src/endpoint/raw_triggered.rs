@@ -1,4 +1,4 @@
-//! Posting, by raw pointers, of operations that begin when a counter has reached a threshold.
+//! The raw API of operations that begin when a counter has reached a threshold, or a variable was written.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep")]
 
@@ -18,7 +18,7 @@ impl<A: Ownership> Endpoint<A> {
     /// room for its completion. [`Endpoint::cancel`] cancels it.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then. An error that only shows when the operation begins (for example that the peer is
+    /// See [`PostError`]. After an error nothing was done. An error that only shows when the operation begins (for example that the peer is
     /// no longer in the vector) makes it fail.
     ///
     /// # Safety
@@ -38,7 +38,7 @@ impl<A: Ownership> Endpoint<A> {
     /// Posts an operation that begins when a variable was written (fi_trigger(3), FI_TRIGGER_XPU), and the operations before it
     /// that wait for variables have begun. Otherwise like [`post_when`](Self::post_when). A store makes no call, so a thread has to
     /// make progress; automatic progress does. For 10 ms after such an operation was posted or began, no thread that waits for the
-    /// endpoint sleeps; later it looks at the variable about every half millisecond.
+    /// endpoint sleeps; later such a thread looks at the variable about every half millisecond.
     ///
     /// # Errors
     /// Those of [`post_when`](Self::post_when).

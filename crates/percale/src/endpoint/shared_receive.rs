@@ -115,7 +115,7 @@ struct Ticket {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<Received, OperationError>>,
-    /// Whether the handle has returned the result.
+    /// Whether the handle has returned the result, or is gone.
     taken: bool,
     waker: Option<Waker>,
 }

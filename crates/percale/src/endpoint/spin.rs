@@ -13,7 +13,7 @@
 //!
 //! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, because looks without
 //! a yield would take the processor from the threads that it waits for, and one more late yield is enough to sleep. Each wait
-//! without a late yield reduces this count, so a thread that is alone again looks again without yielding.
+//! that yields, but has no late yield, reduces this count, so a thread that is alone again looks again without yielding.
 //!
 //! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other threads), so an
 //! idle waiting thread takes no processor time.

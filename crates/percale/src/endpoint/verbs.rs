@@ -67,7 +67,7 @@ impl<A: Ownership> Endpoint<A> {
     /// writes, it completes in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
+    /// See [`PostError`]. After an error nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
     ///
     /// # Safety
     /// The regions that the keys name stay open until the operation has completed. Until then the memory that it sends is not

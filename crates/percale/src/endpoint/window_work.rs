@@ -1,4 +1,4 @@
-//! The operations that are posted for windows of type 2, and posting them directly.
+//! The operations that are posted for windows of type 2, and the raw API that posts them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl<A: Ownership> Endpoint<A> {
     /// will use.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then. [`PostError::Window`] if the range is backwards, or the region is of another
+    /// See [`PostError`]. After an error nothing was done. [`PostError::Window`] if the range is backwards, or the region is of another
     /// domain than the window.
     pub fn post_bind(
         &self,
@@ -154,7 +154,7 @@ impl<A: Ownership> Endpoint<A> {
     /// invalidation may be posted again.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]. After an error nothing was done.
     pub fn post_invalidate(&self, peer: PeerAddress, key: u64, context: u64, flags: OpFlags) -> Result<(), PostError> {
         let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
         self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))

@@ -3,7 +3,7 @@
 //! It moves the cost of Dekker's fence from the side that publishes often to the side that looks rarely (16 µs for the
 //! latter, nothing for the former): to a receiver that goes to sleep, to a target that revokes a right. It reaches only
 //! processes that registered, and the kernel does not report which did. So a process that wants to omit its fences registers
-//! before it announces that, and a process that would fence for it first tests that it can before it allows it.
+//! before it announces that, and a process that would fence for it allows that only after it has tested that it can fence.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 

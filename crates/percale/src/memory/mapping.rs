@@ -42,7 +42,8 @@ impl Mapping {
     /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
     ///
     /// # Errors
-    /// `InvalidData` if the descriptor is not a memfd of that size, not sealed, or of huge pages; otherwise the error of `mmap`.
+    /// `InvalidData` if the memfd does not have that size, is not sealed, or is of huge pages; otherwise the error of the system call that
+    /// failed (EINVAL of `fcntl` if the descriptor is not a memfd).
     pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }

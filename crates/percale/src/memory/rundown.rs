@@ -23,13 +23,13 @@
 //! The fence is most of the cost of a short access. So an initiator that has made [`PATIENCE`] accesses stops fencing: it sets
 //! [`UNFENCED`] in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark set after its
 //! own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot: it sees an access announced
-//! before that moment, and an access announced later sees its entry gone. A revoker that does not find the mark fenced before
-//! the initiator did, so the initiator's later looks see the entry gone. To return to fences, the initiator clears the mark
+//! before that moment, and an access announced later sees its entry gone. If a revoker does not find the mark set, its fence came
+//! before the initiator's, so the initiator's later looks see the entry gone. To return to fences, the initiator clears the mark
 //! after an announcement (Release), so a revoker that reads the mark as cleared sees all that was announced before.
 //!
-//! A revoker that had to make every processor fence sets [`ASKED`] in the line, and the initiator's next accesses are fenced
-//! again: there is at most one such barrier (16 µs) for at least [`PATIENCE`] accesses, however often rights are revoked. Where
-//! the system does not permit the revoker such a barrier, initiators always fence.
+//! A revoker that had to make every processor fence sets [`ASKED`] in the line. From its next access on, the initiator fences
+//! again, and needs no such barrier (16 µs) for at least [`PATIENCE`] accesses, however often rights are revoked. Where the system
+//! does not permit the revoker such a barrier, initiators always fence.
 //!
 //! # Long accesses, and dead peers
 //! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so
@@ -132,7 +132,7 @@ pub(crate) struct Announcer {
     sequence: u64,
     /// Announces without fences, and has marked the line accordingly.
     unfenced: bool,
-    /// Accesses announced with a fence since it last considered to stop fencing.
+    /// Accesses announced with a fence since it last considered whether to stop fencing.
     fenced: u32,
 }
 

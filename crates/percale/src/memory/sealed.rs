@@ -2,7 +2,7 @@
 //!
 //! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
 //! arenas; a large one has its own. When the last allocation of an arena is dropped, the arena is unmapped and closed, except that one
-//! empty shared arena is kept. Peers that mapped an arena keep its pages alive, not our mapping. Where the system provides no memfd, an
+//! empty shared arena is kept. Peers that mapped an arena keep its pages alive, but not our mapping. Where the system provides no memfd, an
 //! arena is ordinary memory of this process: it can be used as any other, and no peer maps it.
 //!
 //! Invariants:
@@ -110,7 +110,8 @@ impl Arena {
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         crate::later::later!(trace: size, ?filled, "page table of an arena");
         if let Some(fd) = &fd {
-            // If populating succeeded, all pages are present. (Ordinary memory is like that of any process: running out of it ends the process.)
+            // If fallocate fails although populating succeeded, all pages are present nevertheless. (Ordinary memory is like that of any process:
+            // running out of it ends the process.)
             back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
         }
         let id = new_number().ok_or(AllocateError::Exhausted)?;

@@ -262,7 +262,7 @@ impl Domain {
     /// [`Variable::device_address`].
     ///
     /// # Errors
-    /// The error of the device's driver.
+    /// The error of the device's driver; [`DeviceError::Missing`] in a forked child.
     pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
         if !self.inner.is_here() {
             let what = "the domain belongs to the process that this one is a fork of".to_owned();
@@ -275,7 +275,8 @@ impl Domain {
     /// progress by themselves from now on.
     ///
     /// # Errors
-    /// If the system cannot start a thread for that.
+    /// [`WorkError::System`] if the system cannot start a thread for that, or if the process has opened so many domains that this one has no
+    /// number; [`WorkError::Post`] in a forked child.
     pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.defer_change(Due::Add(to.clone(), count), when)
     }

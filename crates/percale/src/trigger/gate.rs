@@ -58,7 +58,7 @@ impl Gate {
         self.is_due()
     }
 
-    /// Sets the lowest threshold that work waits for; returns whether work may be due.
+    /// States that no work waits for a threshold below `next`; returns whether work may be due.
     pub(crate) fn waits_for(&self, next: u64) -> bool {
         self.next.store(next, Ordering::SeqCst);
         self.is_due()

@@ -13,7 +13,7 @@
 //!
 //! Equal thresholds stay in order. In the buckets they are always in one bucket, and distributing and sorting keep its order; items
 //! in the front or in the run came before their equals in the buckets, and before those at the floor that wait separately; stamps
-//! decide between those two.
+//! decide between the front and the run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -6,7 +6,7 @@
 //!
 //! A variable that was not written may be written late: its operation was canceled, or its endpoint closed, and the device does not
 //! know. If its place served another operation by then, that store would overwrite the value written for the other. So the place of
-//! an unwritten variable is not reused ([`LATE`]) until the late store has come.
+//! an unwritten variable is not reused until the late store has come, or at least [`LATE`] younger such places wait for theirs.
 
 #![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
 
@@ -66,7 +66,7 @@ struct Free {
     mapped: Vec<(Arc<Sheet>, usize)>,
     /// Places of variables that were not written, the oldest first.
     late: VecDeque<Late>,
-    /// The length of `late` at which places that were written meanwhile are looked for.
+    /// The length of `late` above which places that were written meanwhile are looked for.
     limit: usize,
     /// The last value that was assigned.
     value: u64,
@@ -96,7 +96,7 @@ impl Free {
         places.push((page, place));
     }
 
-    /// Makes the place available again once its late store has come.
+    /// Makes the place available again once its late store has come. Without that store, not before [`LATE`] younger places are kept.
     #[cold]
     fn keep(&mut self, late: Late) {
         self.late.push_back(late);

@@ -65,7 +65,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() <= 32);
 
 /// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap until that is
-/// popped, or until such items are the greater part.
+/// popped, or until a cancellation finds that such items outnumber those of waiting work by more than 64.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     /// Different from the id of every other line.
@@ -185,7 +185,7 @@ impl Waiting {
         self.stamp.wrapping_sub(entry.stamp)
     }
 
-    /// Removes the items of canceled work, once they are the greater part.
+    /// Removes the items of canceled work, if they outnumber those of waiting work by more than 64.
     fn sweep(&mut self) {
         if self.successes.len() + self.ends.len() > 2 * self.entries.len() + 64 {
             let live =

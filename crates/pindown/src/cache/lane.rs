@@ -119,7 +119,7 @@ pub struct WrongLane {
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         // In a forked child a thread that is not there may hold the lock; a lane returns no registration there, so no grace period needs
-        // it.
+        // its counts.
         let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
         let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
         Self { shared, counts, name, alone: PhantomData }

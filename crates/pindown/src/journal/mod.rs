@@ -29,7 +29,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// One cache's view of a monitor's page.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// The monitor's page; for a monitor with memory that cannot change, a page in which nothing is ever reported.
+    /// The monitor's page; for a monitor that reports nothing, a page in which nothing is ever reported.
     page: &'static Page,
     /// Whether changes may be reported.
     told: bool,

@@ -191,7 +191,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// Its name, for people.
     fn name(&self) -> &'static str;
 
-    /// The page in which the monitor reports changes; `None` if its memory never changes.
+    /// The page in which the monitor reports changes; `None` if it never reports any.
     fn page(&self) -> Option<&'static Page>;
 
     /// Whether it marks the page busy before it knows what changed (see [`crate::journal`]).
@@ -214,7 +214,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         true
     }
 
-    /// The bell that wakes threads that wait for changes; `None` if nothing ever changes.
+    /// The bell that wakes threads that wait for changes; `None` if the monitor never reports any.
     fn bell(&self) -> Option<&dyn Bell>;
 
     /// Starts to watch the range: changes are reported from the moment when this returns. Never called under a lock.

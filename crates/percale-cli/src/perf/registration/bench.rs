@@ -1,4 +1,4 @@
-//! The objects of the measurements: a device, a cache with one monitor, memory that the monitor watches.
+//! The objects of the measurements: a device, a cache with one monitor, memory that the monitor keeps.
 
 use std::fs::File;
 use std::io;
@@ -49,8 +49,8 @@ pub(super) struct Bench {
     pub(super) lane: Lane<FixedBuffers>,
 }
 
-/// Opens a cache that pins by `registrar`; and, if the client itself has to report changes, returns the notifier for
-/// that.
+/// Opens a cache that pins by `registrar`. Also returns the notifier by which this program has to report changes, if the
+/// monitor is [`IMPORTED`].
 fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Cache<R>, Option<Notifier>)> {
     let (choice, notifier) = if monitor == IMPORTED {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
@@ -63,8 +63,10 @@ fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Ca
 }
 
 impl Bench {
+    /// Opens the device, and a cache with this monitor.
+    ///
     /// # Errors
-    /// Opens the monitor and the device; fails with the reason if one is not available.
+    /// The reason why one of them is not available.
     pub(super) fn open(monitor: &str) -> io::Result<Self> {
         let device = FixedBuffers::new().map_err(|error| io::Error::other(format!("io_uring: {error}")))?;
         let (cache, _) = open(device.clone(), monitor, 1024)?;
@@ -77,7 +79,7 @@ impl Bench {
         open(Nothing, &self.monitor, count)
     }
 
-    /// Allocates memory of the kind that the monitor watches.
+    /// Allocates memory of the kind that the monitor keeps.
     pub(super) fn memory(&self, bytes: usize) -> io::Result<Memory> {
         if matches!(self.monitor.as_str(), "sealed" | "userfaultfd") {
             return Sealed::new(bytes).map(Memory::Sealed);

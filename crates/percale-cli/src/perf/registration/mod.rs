@@ -158,7 +158,7 @@ impl Measured<'_> {
         }
         drop(worker);
         self.others(self.monitor)?.into_iter().try_for_each(|line| report.add(line))?;
-        // Without that need, the monitor consists only of this.
+        // On other kernels the records are the whole monitor, which was measured above.
         if measures_records_alone(self.monitor) {
             self.others(bench::RECORDS_ALONE)?.into_iter().try_for_each(|line| report.add(line))?;
         }

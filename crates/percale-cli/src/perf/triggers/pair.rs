@@ -143,7 +143,7 @@ pub(super) struct Waits {
     yielding: bool,
 }
 
-/// The number of begun batches after the last.
+/// The value of [`Waits::begun`] after the last batch.
 const OVER: u64 = u64::MAX;
 
 impl Waits {

@@ -46,7 +46,7 @@ pub(super) enum Trait {
     /// malloc has it among other chunks.
     SmallChunk,
     Library,
-    /// Most operations are not possible on a locked mapping.
+    /// Most operations are not possible on a sealed mapping (mseal(2)).
     Sealed,
 }
 
@@ -135,7 +135,7 @@ fn memfd_sealed() -> io::Result<Memory> {
 /// statfs(2)'s name for tmpfs.
 const TMPFS: i64 = 0x0102_1994;
 
-/// Makes a file without a name, with its pages written, in a directory on tmpfs or not.
+/// Makes a file without a name, with its pages written, in a directory that must be on tmpfs if `on_tmpfs`, and must not be otherwise.
 fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;

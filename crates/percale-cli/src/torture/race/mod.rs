@@ -107,7 +107,7 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
 /// Opens caches and runs the threads, with all that the plan's mix has. For a process that has this thread alone.
 ///
 /// # Errors
-/// Those of the monitor, if it is not available here.
+/// Also those of the monitor, if it is not available here.
 pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
     if !plan.mix.descendant {
         return alone(plan, monitor, device);

@@ -5,7 +5,7 @@
 //!   pieces instead.
 //! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards together all blocks that travel that
 //!   round's distance; there are as many rounds as the number of members has bits. Otherwise every member sends to every other directly, to a few
-//!   at a time, so that each member has other partners at that time (pairwise exchange).
+//!   at a time, which are different ones for each member (pairwise exchange).
 
 use super::{Place, Program, runs};
 

@@ -1,7 +1,7 @@
 //! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the operation.
 //!
-//! Sends and receives run concurrently; [`Step::Settle`] waits for those before it, and ends every program that has any. Between two members
-//! the sends of one and the receives of the other are in the same order, and have the same lengths, in all programs.
+//! Sends and receives run concurrently; [`Step::Settle`] waits for those before it, and follows the last of them in every program. Between
+//! two members the sends of one and the receives of the other are in the same order, and have the same lengths, in all programs.
 //!
 //! * `trees`: barrier, broadcast, scatter, gather
 //! * `reduction`: reduction to one, to all, and to each a part

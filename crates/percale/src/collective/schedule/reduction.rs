@@ -5,8 +5,8 @@
 //!   algorithm).
 //! * A part to each member: recursive halving.
 //!
-//! If the number of members is not a power of two, each surplus member is paired with a neighbour (these are the first members). It sends its
-//! elements to the neighbour before, and gets its result from it afterwards.
+//! If the number of members is not a power of two, each surplus member is paired with a neighbour; the pairs are the first members. The surplus
+//! member sends its elements to the neighbour before the exchange, and gets its result from the neighbour afterwards.
 
 use super::trees::Tree;
 use super::{Place, Program, Spot, Step};
@@ -76,8 +76,8 @@ impl Program {
 
     pub(super) fn reduce_scatter(&mut self, members: usize, rank: usize, block: usize, size: usize) {
         let bytes = members * block;
-        // The elements are only read, and the result has room for one block: everything is combined in scratch, and is received behind that in
-        // scratch.
+        // The elements are only read, and the result has room for one block: so the elements are combined in scratch, and those of other members
+        // are received behind them in scratch.
         let into = Sums { place: Place::Scratch, coming: bytes, size };
         let Some(exchange) = self.join(members, rank, Cut::Blocks { block }, bytes, &into) else {
             self.send(rank + 1, (Place::Source, 0), bytes);

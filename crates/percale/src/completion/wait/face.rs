@@ -12,7 +12,7 @@ macro_rules! face {
             /// Makes readers and waiting threads drive `endpoint` from now on, for as long as it lives.
             ///
             /// # Errors
-            /// If the system refuses to watch the endpoint's descriptor.
+            /// If the system refuses to watch the endpoint's descriptor, or a thread for its progress; in a forked child.
             pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
                 self.shared.wait.attach(endpoint)
             }
@@ -26,7 +26,7 @@ macro_rules! face {
             /// each sleep on it, [`try_wait`](Self::try_wait) must have returned true.
             ///
             /// # Errors
-            /// If the system has no descriptor left.
+            /// If the system refuses a descriptor; in a forked child.
             pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
                 self.shared.wait.descriptor()
             }
@@ -35,7 +35,7 @@ macro_rules! face {
             /// read, or progress to be made by reading, or by the owner of an endpoint that reports here.
             ///
             /// # Errors
-            /// If the system has no descriptor left.
+            /// If the system refuses a descriptor; in a forked child.
             pub fn try_wait(&self) -> io::Result<bool> {
                 Ok(self.shared.wait.arm()? && self.is_empty() && !self.shared.wait.is_undriven())
             }

@@ -192,7 +192,8 @@ impl Wait {
     /// attached.
     ///
     /// # Errors
-    /// If a thread has slept here and the system refuses to watch the driver's descriptor as well.
+    /// If a thread has slept here, or in a follower, and the system refuses to watch the driver's descriptor as well; if the drivers make
+    /// progress by themselves and the system cannot start a thread; in a forked child.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
@@ -342,7 +343,7 @@ impl Wait {
     /// it, [`arm`](Self::arm) and look again. Only one thread at a time may use it like this.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// If the system refuses a descriptor; in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.outside()?.epoll.as_fd())
     }
@@ -351,7 +352,7 @@ impl Wait {
     /// of sleeping. Otherwise look once more, and sleep if there is still nothing.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// If the system refuses a descriptor; in a forked child.
     pub fn arm(&self) -> io::Result<bool> {
         // Drain before arming: a wake-up that comes after arming must stay.
         drain(&self.outside()?.event)?;
@@ -372,9 +373,8 @@ impl Wait {
     /// Makes progress, and sleeps when no progress can be made, until `look` finds something.
     ///
     /// # Errors
-    /// If it finds nothing within `timeout` (`None`: forever), or the thread cannot sleep; at once, if it finds nothing and an
-    /// endpoint
-    /// reports here that only its owner can drive.
+    /// If it finds nothing within `timeout` (`None`: forever), or the thread cannot sleep. At once, if it finds nothing and an endpoint
+    /// that only its owner can drive reports here; also at once in a forked child.
     pub fn until<R>(&self, timeout: Option<Duration>, look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
         self.until_value(0, timeout, look)
     }

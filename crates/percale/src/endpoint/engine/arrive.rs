@@ -233,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Ends a send with a message that the receiver could not take. The receiver sends no further answer about it.
+    /// Fails a send because the receiver could not take its message. The receiver sends no further answer about it.
     fn not_taken(&mut self, id: Id<super::types::Send>, why: u64) {
         if let SendState::Open(send) = &mut self.sends[id].state {
             send.ack = false;

@@ -104,7 +104,7 @@ impl Budget {
         !self.stopped
     }
 
-    /// Resets the budget because the connection is over: the backlog is dropped, and the peer has no request to offer. Its messages stay.
+    /// Resets the budget because the connection is over: drops the backlog, and forgets that the peer was asked to offer. Its messages stay.
     pub(super) fn end(&mut self) {
         *self = Self { held: self.held, ..Self::default() };
     }

@@ -321,7 +321,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             return failed(link, core, what, notify, piece.key, error);
         }
     }
-    // There is one notice for each region; the counts of the endpoint and the data are sent once, with the last one.
+    // Each region counts the access once, by its first piece. The counts of the endpoint and the data are sent once, with the last piece.
     let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts & what.counts());
     for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);

@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Takes the memory of a failed operation to which a peer may still be writing. The failure of a safe operation, which owns its memory,
-    /// is reported now; other operations get their memory back when they are reported.
+    /// is reported now; the application gets the memory of other operations back when they are reported.
     fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
         let context = error.entry.context;
         match notify {

@@ -8,7 +8,7 @@ use crate::transport::any::AnyLink;
 /// Polls of the rings between two readings of the clock. A reading costs as much as several polls.
 const LOOKS: u32 = 8;
 
-/// The number of polls as which an unsuccessful wait counts for the decision to yield the processor.
+/// In the decision to yield the processor, an unsuccessful wait counts as this number of polls.
 const VAIN_LOOKS: u32 = 32;
 
 impl Engine {

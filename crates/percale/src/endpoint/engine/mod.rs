@@ -166,8 +166,8 @@ impl Engine {
         self.chores() | any
     }
 
-    /// Makes progress while the completion queue is full: what arrives stays in the transports, but notices of dead peers are taken. (In a
-    /// forked child this does nothing.)
+    /// Makes progress while the completion queue is full: what arrives stays in the transports, but the notices of the service thread are
+    /// taken, so deaths of peers are noticed. (In a forked child this does nothing.)
     #[cold]
     fn only_notices(&mut self) -> bool {
         let any = self.process.is_here() && self.connector.has_notices();
@@ -424,7 +424,8 @@ impl Engine {
             Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
             action => action,
         };
-        // A byte stream may hold back a frame until the next call, which may never come. So all frames of a sequence leave with the last one.
+        // A byte stream may hold back the second and later frames of a call until the next call, which may never come. So all frames of a
+        // sequence leave with the last one.
         let follows = |next: &(Connection, Action)| {
             next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
         };

@@ -1,8 +1,8 @@
 //! Reclaims the slots of permanently disconnected peers. Without this, a server with many short-lived clients would keep a slot for each of them.
 //!
 //! A slot is given up when nothing refers to it any more: it has no connection and none is being made, its address is not in the vector or
-//! does not lead to it, no receive is directed at it, none of its messages waits to be received, and no operation that a disconnected peer
-//! has left unfinished remains. Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots whose
+//! does not lead to it, no receive is directed at it, none of its messages waits to be received, and no operation waits until another
+//! process lets go of memory (`residue`). Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots whose
 //! connections ended or failed before are checked, so a slot that was still referred to is checked again later. Endpoints with a role,
 //! members of groups and users of shared receives keep their slots.
 

@@ -37,9 +37,9 @@ enum Found {
 }
 
 impl Engine {
-    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty, if progress is owed or a link is busy, and
-    /// in any case at every [`PATIENCE`]th call. So a read of waiting results is not delayed, and a reader that always finds results makes
-    /// progress too.
+    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a glance at the rings is not enough, if
+    /// progress is owed or a link is busy, and in any case at every [`PATIENCE`]th call. So a read of waiting results is not delayed, and a
+    /// reader that always finds results makes progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.reads += 1;

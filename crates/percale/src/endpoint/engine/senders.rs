@@ -11,7 +11,7 @@ use crate::transport::Connection;
 use crate::wire::contexts::half_of;
 
 impl Core {
-    /// Handles a new connection. If the peer is a sender, redirects receives from its context to it.
+    /// Handles a new connection. If the peer is a sender, redirects the receives that are directed at its context to its slot.
     #[inline]
     pub(super) fn sender_connected(&mut self, slot: Connection) {
         if let Some(context) = half_of(self.peers.get(slot).context)

@@ -202,7 +202,7 @@ impl Engine {
         if !self.sleepers.any() {
             self.bell.disarm();
         } else if self.needs_naps() && !self.idle.is_long() {
-            self.bell.wake(); // This waiter takes no more naps.
+            self.bell.wake(); // This waiter takes no more naps, so another sleeper has to.
         }
     }
 

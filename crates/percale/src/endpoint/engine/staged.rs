@@ -207,7 +207,7 @@ impl Engine {
         }
         let claimed = flags(&mut operation).contains(OpFlags::CLAIM);
         let staged = located.stage(&mut operation).map_err(refused)?;
-        // Data that it reads from host memory is copied too.
+        // If it is injected, the data that it reads from host memory is copied too.
         let posted = match injected {
             true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected),
             false => Posted::lent(operation),

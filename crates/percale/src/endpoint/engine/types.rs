@@ -53,7 +53,7 @@ impl Notify {
         }
     }
 
-    /// Returns whether such operations may wait without limit: they were queued before, or own their buffers.
+    /// Returns whether operations that are reported in this way may wait without limit: they were queued before, or own their buffers.
     #[inline]
     pub(crate) const fn may_wait(self) -> bool {
         matches!(self, Self::Operation | Self::Triggered | Self::Collective)
@@ -417,7 +417,7 @@ pub(crate) enum Action {
     },
     /// Serve an offer that this endpoint made.
     Push {
-        /// The number of the local send.
+        /// The number of the local send, or of the part or transfer of an access.
         id: u32,
         /// The receiver's token.
         token: u64,

@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Counts the invalidations that are not over again, after the counters of a connection were reset: fences wait for them.
+    /// Counts again the invalidations that have not ended, after the counters of a connection were reset: fences wait for them.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
         for left in &self.left {
             if matches!(left, Left::Window(Dying { news: News::Operation { to, .. }, .. }) if *to == from) {

@@ -95,7 +95,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         }
     }
 
-    /// Adds the entry that was just stored to the list's ends.
+    /// Makes the entry that was just stored the last of the list.
     #[inline(always)]
     fn join(&mut self, list: &mut List, index: u32) -> Handle {
         match list.tail {

@@ -42,7 +42,7 @@ pub(crate) struct Matching<R, U> {
 }
 
 impl<R, U> Matching<R, U> {
-    /// Creates it empty, without an allocation.
+    /// With no receive posted and no message held. Allocates nothing yet.
     pub(crate) fn new() -> Self {
         Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new() }
     }

@@ -94,18 +94,18 @@ unsafe fn array<T: Element, const FETCH: bool>(
     for at in 0..count {
         // Addresses wrap, which those within a valid array never do.
         let operand = || {
-            // SAFETY: this operation has an operand, of `count` elements that are not written meanwhile.
+            // SAFETY: this operation has an operand, of `count` elements that others do not write meanwhile.
             unsafe { operand.wrapping_add(at).read_unaligned() }
         };
         let compare = || {
-            // SAFETY: this operation has a compare operand, of `count` elements that are not written meanwhile.
+            // SAFETY: this operation has a compare operand, of `count` elements that others do not write meanwhile.
             unsafe { compare.wrapping_add(at).read_unaligned() }
         };
         // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone.
         let cell = unsafe { T::cell(target.wrapping_add(at)) };
         let old = one::<T>(op, cell, operand, compare);
         if FETCH {
-            // SAFETY: the result has `count` elements, and no other thread accesses it.
+            // SAFETY: the result has `count` elements, which others do not access meanwhile.
             unsafe { result.wrapping_add(at).write_unaligned(old) };
         }
     }

@@ -112,7 +112,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits peers. Fails if a peer has not left since the region was disabled, or in a forked child.
+    /// Admits peers. Fails if a peer that was accessing the region when it was disabled has not left, if the region is being closed, or in a
+    /// forked child.
     pub(super) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -131,8 +132,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, or if windows are
-    /// bound.
+    /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, if windows are
+    /// bound, or in a forked child.
     pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));

@@ -6,8 +6,8 @@
 //! 1. A line contains its key, so a reader never takes the wrong one.
 //! 2. A reader that does not find a key accepts that result only if nothing was removed meanwhile, since a removal moves other lines up;
 //!    otherwise it begins again. (Loom models below.)
-//! 3. A table that becomes too small is copied to one of twice the size. A reader that still reads the old one sees its content as it was
-//!    before the copy. Old tables stay: all together they are no larger than the one in use.
+//! 3. A table that becomes too small is copied to one of twice the size. A reader that still reads the old one finds every key that was
+//!    there when it began: the old table does not change after the copy. Old tables stay: all together they are no larger than the one in use.
 
 use std::sync::OnceLock;
 

@@ -44,7 +44,8 @@ macro_rules! lifecycle {
             ///
             /// # Errors
             /// [`CloseError::Busy`] if a peer that was in the middle of an access before the region was disabled has not finished within the
-            /// domain's [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). [`CloseError::Forked`] in a forked child.
+            /// domain's [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout), or if the region is being closed.
+            /// [`CloseError::Forked`] in a forked child.
             pub fn enable(&mut self) -> Result<(), CloseError<()>> {
                 let timeout = self.handle.keys.revoke_timeout();
                 self.handle.enable(Some(timeout))
@@ -65,7 +66,8 @@ macro_rules! lifecycle {
             /// (BIND-014, BIND-018). A region that was disabled is enabled afterwards.
             ///
             /// # Errors
-            /// As for [`disable`](Self::disable); then `while_disabled` was not run.
+            /// As for [`disable`](Self::disable); then `while_disabled` was not run. Also [`CloseError::Busy`] if the region is being closed:
+            /// then it may have been run.
             pub fn refresh<R>(&mut self, while_disabled: impl FnOnce() -> R) -> Result<R, CloseError<()>> {
                 self.disable()?;
                 let result = while_disabled();

@@ -54,7 +54,7 @@ impl Default for LocalKeys {
 }
 
 impl LocalKeys {
-    /// The key of a region, which is chosen at the first call. Fails if all are in use.
+    /// The key of a region, which is chosen at the first call. Fails if all are in use, or if the memory is a device's.
     pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if region.device.is_some() {
             return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());

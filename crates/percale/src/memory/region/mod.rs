@@ -187,7 +187,7 @@ impl<'d> Registration<'d> {
     }
 
     /// For memory that the caller vouches for: states that the memory may be changed, though the region itself may not give peers that
-    /// right. Windows that peers may change can then be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
+    /// right. Windows through which peers may change it can then be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
     /// region [owns](Self::own) may be changed if it is the region's alone.
     pub const fn local_write(mut self) -> Self {
         self.terms.local_write = Some(true);

@@ -24,10 +24,10 @@ impl Registration<'_> {
     /// # Safety
     /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
     /// peers may read the memory (with REMOTE_READ, or through windows) and write it (with REMOTE_WRITE; through windows, if the
-    /// region gives that right or is registered with [`local_write`](Self::local_write)), so no references exist that forbid this. With `backed`
-    /// it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may write. Without `backed`, memory that
-    /// peers may change *atomically* is not unmapped, nor its file truncated, while they do: those operations are instructions of this process,
-    /// executed after the kernel has confirmed that the page is present.
+    /// region gives that right or is registered with [`local_write`](Self::local_write)), so no references to it exist that forbid this. With
+    /// `backed` it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may write. Without `backed`,
+    /// memory that peers may change *atomically* is not unmapped, nor its file truncated, while they do: those operations are instructions of
+    /// this process, executed after the kernel has confirmed that the page is present.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
         if pieces.len() > 1

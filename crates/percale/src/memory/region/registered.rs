@@ -114,7 +114,7 @@ pub struct Registered {
     pub(super) access: Access,
     /// The rights of peers, in the form that checks compare.
     pub(super) rights: Access,
-    /// The windows that may be bound to it.
+    /// How many windows are bound to it, and which may be.
     pub(super) windows: Windows,
     /// If this is a window: the region that it is bound to.
     pub(super) beneath: Option<Weak<Self>>,
@@ -218,7 +218,7 @@ impl Registered {
         self.through
     }
 
-    /// The windows that may be bound to it, and how many are.
+    /// How many windows are bound to it, and which may be.
     pub(crate) const fn windows(&self) -> &Windows {
         &self.windows
     }

@@ -9,7 +9,7 @@ use super::via::Through;
 use crate::memory::rundown::Pin;
 use crate::memory::volatile::Segments;
 
-/// Set once no window is bound any more.
+/// Set once no further window may be bound.
 const CLOSED: u32 = 1 << 31;
 /// Set while [`Windows::without`] runs.
 const KEPT_OUT: u32 = 1 << 30;

@@ -1,4 +1,5 @@
-//! A thread pool for background work of the library, and [`step_back`], which resets the CPU affinity and scheduling policy of the calling thread.
+//! A thread pool for background work of the library, with threads that exist only while there is work; and [`step_back`], which resets the CPU
+//! affinity and the real-time scheduling policy of the calling thread.
 //!
 //! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned and spins, or runs with
 //! real-time priority, a library thread with the same settings, which sleeps most of the time, would get no processor time at all when it is needed.

@@ -1,8 +1,8 @@
 //! How a connection being made goes on: from an attempt to an event, from an event to what becomes of it.
 //!
 //! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, then from the start again. Of an acceptor: talking (and met,
-//! meanwhile) → established; or draining, when the last words must arrive; before it decides, a prober may find out whether the caller is at its
-//! address. A set-up is removed from the table while it is driven, so that decisions see only the *other* set-ups.
+//! meanwhile) → established; or draining, when what it sent last must arrive; before it decides, a prober may find out whether the caller is at
+//! its address. A set-up is removed from the table while it is driven, so that decisions see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,12 +1,12 @@
 //! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
 //!
-//! The handshake owns all words received so far. It decides nothing about transports or duplicates. The owner of an acceptor gets [`Event::Wanted`],
+//! The handshake keeps what was exchanged so far. It decides nothing about transports or duplicates. The owner of an acceptor gets [`Event::Wanted`],
 //! names the identity that answers, gets [`Event::Hello`] and answers with a [`Verdict`]; the owner of an initiator gets [`Event::Verdict`] and sends
 //! the last word itself. With a key, only the version, the flags and the wanted context of a peer's hello are looked at before the peer has proved
 //! that it knows the key. The initiator proves first, so that a stranger that merely connects gets nothing to try keys against. Proofs cover the
 //! role, both hellos and, in the acceptor's case, the verdict. The hellos carry both nonces, both incarnations, the contexts, the address that the
-//! initiator advertises, and the called address as each side sees it. With a key these have to be the same on both sides, so a third party that
-//! forwards the words to another address, or back to the caller, gets no connection.
+//! initiator advertises, and the called address as each side sees it. With a key both sides must see the same called address, so a third party that
+//! forwards the messages to another address, or back to the caller, gets no connection.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

@@ -45,7 +45,7 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    // An interrupted call is repeated: it has received nothing, so no packet is received twice.
+    // An interrupted call is repeated: the socket is watched edge-triggered, so no second event announces the same packet.
     let mut receive =
         || rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags);
     let got = match uninterrupted(&mut receive) {

@@ -44,7 +44,8 @@ const PIDFD: u64 = 2;
 /// The number that stands for the command queue.
 const WAKE: u64 = 0;
 
-/// The most callers of one endpoint that may be connected before they have sent a hello.
+/// The most callers of one endpoint that may be connected before they have sent a hello (and, with a key, proved that they know it); and the most at
+/// its Unix socket that have not sent their purpose yet.
 const HALF_OPEN: usize = 1024;
 
 /// The most callers of one endpoint that may be connected without an established connection.
@@ -504,7 +505,7 @@ impl Reactor {
         }
     }
 
-    /// Turns away the oldest caller that has not sent its hello yet. Returns false if there is none.
+    /// Turns away the oldest caller without a hello (see [`Setup::is_stranger`]). Returns false if there is none.
     fn drop_stranger(&mut self, endpoint: u64) -> bool {
         let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };

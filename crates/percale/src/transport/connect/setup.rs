@@ -24,9 +24,9 @@ use crate::wire::why::Why;
 pub(super) struct Attempt {
     pub(super) number: u64,
     pub(super) timeouts: ConnectTimeouts,
-    /// When the attempt ends, in any stage.
+    /// The time at which the attempt ends, in any stage.
     pub(super) deadline: Instant,
-    /// When the attempt is no longer begun again: a host's limit after the first time.
+    /// The time from which on the attempt is not started again: the timeout of a host after the first start.
     pub(super) retry_until: Option<Instant>,
     /// The error to report at the deadline, if there is a better one than the timeout.
     pub(super) last: Option<ConnectError>,

@@ -26,7 +26,7 @@ const RESERVE: usize = 64 << 10;
 /// A queue's buffers that have grown beyond this are not kept: twice the longest message, so that steady use allocates nothing.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
-/// Bytes copied between two looks at the tables: a thread that revokes the memory of a transfer may have to wait for so many.
+/// Bytes copied between two looks at the tables: a thread that revokes the memory of a transfer waits for the copy of at most this many.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// An endpoint's link to itself.

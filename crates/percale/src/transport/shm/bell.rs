@@ -394,7 +394,8 @@ impl Bell {
         self.mapped.page().take_rung(rung)
     }
 
-    /// Rings as a peer would: marks the ring `bit` as rung and wakes the endpoint. For other threads of this process.
+    /// Rings as a peer would: marks the ring `bit` as rung and wakes the endpoint if it sleeps. For other threads of this
+    /// process.
     pub fn ring(&self, bit: u32) {
         if !self.mapped.mapping.is_here() {
             return;

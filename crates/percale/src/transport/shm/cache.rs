@@ -34,7 +34,7 @@ pub(super) fn can_demote() -> bool {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
-        // CLDEMOTE: leaf 7, ECX, bit 25. Queried once: in a virtual machine the hypervisor handles the instruction.
+        // CLDEMOTE: leaf 7, ECX, bit 25. Queried once: in a virtual machine the hypervisor handles each CPUID.
         static CAN: std::sync::LazyLock<bool> =
             std::sync::LazyLock::new(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 25) != 0);
         *CAN

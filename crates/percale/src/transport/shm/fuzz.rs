@@ -57,8 +57,8 @@ impl Sink for Answers {
 }
 
 /// Runs a link on pair memory that holds `bytes`: an odd first byte puts them into the sender's first lines, with valid
-/// marks, an even one puts them at the beginning of the control page. The link must neither panic nor hang, nor touch memory
-/// beyond its own.
+/// marks, an even one puts them at the start of the memory: into the control page, and as far behind it as they reach. The
+/// link must neither panic nor hang, nor touch memory beyond its own.
 pub fn fuzz_ring(bytes: &[u8]) {
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let Ok((mut link, scribble)) = receiver() else { return };

@@ -63,7 +63,8 @@ impl Residue {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// Returns the event after which the peer can touch none of this memory, once it has happened. The result is final.
+    /// Returns the event after which the peer can touch none of this memory, or `None` before it. Once an event was
+    /// returned, that is final.
     pub(crate) fn release(&self) -> Option<Release> {
         if !self.pair.is_here() {
             return Some(Release::Forked);

@@ -44,7 +44,7 @@ pub struct SimOptions {
     /// Bytes that may be on their way in one direction before messages are refused.
     pub window: usize,
     /// Endpoints of one domain have one set of descriptors, rather than three each. For thousands of endpoints, on which no thread sleeps: only the
-    /// passing of time wakes a thread that sleeps on it.
+    /// passing of time wakes a thread that sleeps on one.
     pub shared_descriptors: bool,
 }
 

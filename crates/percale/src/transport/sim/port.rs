@@ -28,7 +28,7 @@ pub enum SimNotice {
         /// The link.
         link: Box<SimLink>,
     },
-    /// There is no endpoint.
+    /// No endpoint has the called address and context.
     Failed {
         /// The attempt.
         attempt: u64,

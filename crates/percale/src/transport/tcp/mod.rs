@@ -130,8 +130,8 @@ impl TcpLink {
     }
 
     /// Returns whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent
-    /// here, nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, such as a few
-    /// times within the timeout: one system call, and some more while bytes are unacknowledged.
+    /// here, nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, for
+    /// example a few times within the timeout: one system call, and some more while bytes are unacknowledged.
     #[must_use]
     pub(crate) fn is_unanswered(&mut self, address: SocketAddr) -> bool {
         if self.socket.patience.timeout().is_zero() {

@@ -124,8 +124,8 @@ impl CompletionQueue {
         Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
     }
 
-    /// Shuts this connection down once the device gives the queue up, so that a thread that sleeps on the connection wakes up and the peer is
-    /// notified.
+    /// Sets the connection that is shut down if the device gives the queue up: a thread that sleeps on the connection then wakes up, and the peer
+    /// sees its end.
     pub(crate) fn ends(&self, connection: &Arc<Socket>) {
         self.alarm.connection.get_or_init(|| Arc::clone(connection));
         if self.has_failed() {

@@ -257,7 +257,7 @@ impl Window {
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
         // SAFETY: it is ended once: `end` and `drop` have exclusive access, and `ended` is set from then on. Queue pairs and memory that it keeps
-        // exist, because they are dropped after it, also when it is dropped.
+        // exist, because `end` and `drop` deallocate the window before its fields are dropped.
         VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
     }
 }

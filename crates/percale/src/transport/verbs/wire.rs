@@ -275,7 +275,7 @@ impl Wire {
         &self.adapter
     }
 
-    /// Accesses that have completed: their numbers and statuses. The caller empties the list when it is done with it.
+    /// Accesses that have completed: their numbers and statuses. A caller that takes the list puts it back, emptied.
     pub(super) const fn accesses(&mut self) -> &mut Vec<(u64, i32)> {
         &mut self.accesses
     }

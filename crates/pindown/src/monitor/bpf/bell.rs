@@ -5,7 +5,7 @@
 //! to wait sets that position to the end. A program that reports a change puts a record into the ring if it is empty, which
 //! wakes all threads that poll its descriptor, and does nothing if it is not. So after one record that no thread reads, a
 //! change costs a look at two numbers, and a client that dies or sleeps does no harm. A client can write only its own position
-//! in its own place in its own ring.
+//! in its own ring.
 #![expect(unsafe_code, reason = "maps two words that the kernel shares; each block states its own reason")]
 
 use std::io;

@@ -113,7 +113,7 @@ impl UserfaultfdMonitor {
     }
 }
 
-/// Checks that the monitor would keep more than [`super::sealed`] does, for which hits cost more.
+/// Checks that the monitor would keep more than [`super::sealed`] does: otherwise its more expensive hits are of no use.
 ///
 /// # Errors
 /// Why not.

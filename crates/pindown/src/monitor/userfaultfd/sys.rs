@@ -136,7 +136,7 @@ impl Message {
     }
 }
 
-/// A descriptor that reports only changes: no page is write-protected, so none faults.
+/// A descriptor that reports only changes: the monitor write-protects no page, so none faults because of it.
 #[derive(Debug)]
 pub(super) struct Userfaultfd {
     descriptor: OwnedFd,
@@ -187,7 +187,7 @@ impl Userfaultfd {
         rustix::fs::fstat(&self.descriptor).is_ok_and(|found| found.st_ino == self.inode)
     }
 
-    /// Registers this range, which must be whole mappings: from now on its changes are reported.
+    /// Registers this range of whole mappings: from now on its changes are reported.
     pub(super) fn register(&self, range: Range) -> rustix::io::Result<()> {
         let mut argument = UffdioRegister { start: range.start(), len: range.len(), mode: REGISTER_MODE_WP, ioctls: 0 };
         // SAFETY: the opcode is UFFDIO_REGISTER, which takes this structure.

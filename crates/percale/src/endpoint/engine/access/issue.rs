@@ -16,7 +16,8 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
 
-/// Hands parts of an access to the link until it refuses one. Returns `Ok` when all have left.
+/// Hands parts of an access to the link, until the link refuses one or the limits of the peer are reached. Returns `Ok` when no part is left
+/// to be sent.
 pub(in super::super) fn execute(
     link: &mut AnyLink,
     core: &mut Core,

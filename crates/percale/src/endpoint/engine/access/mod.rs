@@ -8,9 +8,9 @@
 //! by the initiator and sent at once.
 //!
 //! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames are
-//! handled in order. Only long parts are performed at the target's own progress: an access to the same bytes waits for them (unless both
-//! read), and a message waits for all long writes. So accesses to the same bytes of a region, and messages after writes, take effect in the
-//! order in which they were posted.
+//! handled in order. Only long parts are performed out of that order, at some time after their frames were handled: an access to the same
+//! bytes waits for them (unless both read), and a message waits for all long writes. So accesses to the same bytes of a region, and messages
+//! after writes, take effect in the order in which they were posted.
 //!
 //! Invariants:
 //! 1. An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and no
@@ -92,7 +92,7 @@ impl Execution {
     }
 }
 
-/// A part that the target performs at its own progress. Accesses that overlap it have to wait.
+/// A part that the target performs at some time after it handled the frame. Accesses that overlap it have to wait, unless both read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
     peer: Connection,

@@ -98,7 +98,7 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
     b.up();
 }
 
-/// The kernel looks for a port that does not exist for a second; no other connection waits for that.
+/// The kernel spends a second looking for a port that does not exist; no other connection waits for that.
 #[test]
 fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     let Some(adapter) = adapter() else { return };

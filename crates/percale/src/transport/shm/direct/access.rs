@@ -43,7 +43,7 @@ pub(in super::super) struct Initiator {
     path: DirectPath,
     /// The number of the key page.
     number: u32,
-    /// The arenas' count of arenas taken back when grants were last swept.
+    /// The value of `Arenas::taken_back` when grants were last swept.
     taken_back: u64,
     /// The number of the last long access.
     assists: u32,

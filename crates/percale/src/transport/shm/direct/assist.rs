@@ -1,7 +1,7 @@
 //! Long accesses that the target helps with.
 //!
-//! The initiator can make the access alone, but two sides copy faster than one. So it sends what it is about to copy
-//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the meantime.
+//! The initiator can make the access alone, but two sides copy faster than one. So it announces what it is about to
+//! copy ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the meantime.
 //! The side that claimed a chunk copies it: the initiator under its announcement, the target inside its region's pin. A
 //! target that is busy with something else claims nothing, and the initiator copies everything. At the end the initiator
 //! waits only for chunks that the target has claimed.
@@ -257,7 +257,7 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            // The initiator copies what this side may not copy, or makes it execute the access.
+            // The initiator copies what this side may not copy, or lets this side execute the access.
             let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }

@@ -233,8 +233,8 @@ impl DirectPath {
     }
 }
 
-/// Converts the kernel's failure to copy. An access that the kernel refuses is `Stale`: the target executes it, after the
-/// initiator has asked again.
+/// Converts the kernel's failure to copy. An access that the kernel refuses, or to a peer that has ended, is `Stale`: after
+/// the initiator has asked again, the target executes what the kernel refuses.
 #[cold]
 const fn refused(why: NoCopy) -> DirectError {
     match why {

@@ -102,7 +102,8 @@ impl Target {
         }
     }
 
-    /// Returns the record of the peer, which is created when it is first needed, once the peer has its page.
+    /// Returns the record of the peer, which is created when it is first needed. Returns `None` if it cannot be created, or
+    /// if its page cannot be given to the peer.
     fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,

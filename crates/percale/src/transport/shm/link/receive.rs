@@ -92,7 +92,7 @@ impl ShmLink {
         }
     }
 
-    /// Returns the next frame, if it is a message with nothing more than remote data besides.
+    /// Returns the next frame, if it is a message with no flag but [`Flags::DATA`](crate::wire::head::Flags::DATA).
     #[inline(always)]
     fn message(&mut self, mark: Mark) -> Found {
         let Some(head) = self.rx.peek_message(mark) else { return Found::Other };

@@ -36,8 +36,8 @@ impl Arrival {
     /// Returns the payload.
     ///
     /// # Safety
-    /// The view must be used only until the frame is consumed, and while the scratch memory that was passed to `peek`
-    /// lives.
+    /// The view must be used only until the frame is consumed, and while the scratch memory that was passed to
+    /// [`Consumer::peek_any`] or [`Consumer::payload`] lives.
     #[inline]
     pub(in crate::transport::shm) unsafe fn view<'a>(&self) -> View<'a> {
         // SAFETY: `peek` checked the length against where the payload lies.
@@ -76,8 +76,8 @@ impl Consumer {
         (mark as u16 == self.cursor.lap).then_some(Mark(mark))
     }
 
-    /// Returns the head of the frame with this mark, if it is a message with nothing more than remote data besides: the
-    /// most frequent kind, on the shortest path. (Messages of groups always have remote data.)
+    /// Returns the head of the frame with this mark, if it is a message with no flag but [`Flags::DATA`]: the most frequent
+    /// kind, on the shortest path. (Messages of groups always have remote data.)
     #[inline(always)]
     pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));

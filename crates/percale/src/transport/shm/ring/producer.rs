@@ -270,8 +270,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Prefetches the lines of the next payload, which is probably as long, from the receiver's cache while no frame is
-    /// waiting.
+    /// Prefetches the lines of the next payload, which is probably as long, from the receiver's cache. Called after a frame
+    /// was published, so that no receiver waits for the prefetch.
     fn fetch(&self, need: u64) {
         let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
         for line in 0..need as usize / LINE {

@@ -139,7 +139,8 @@ impl Arenas {
         }
     }
 
-    /// Returns whether the peer has this arena, which is given to it now if necessary: its number, size and memfd.
+    /// Gives this arena, of `size` bytes in the memfd `fd`, to the peer, unless the peer has it. Returns whether the peer
+    /// has it now.
     pub(in super::super) fn give(&mut self, arena: Identity, size: usize, fd: &Arc<OwnedFd>) -> bool {
         if self.given.iter().any(|(given, _)| *given == arena) {
             return true;

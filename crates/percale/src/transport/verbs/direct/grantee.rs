@@ -191,7 +191,7 @@ impl VerbsGrantee {
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
         let Some(number) = record.take() else {
-            drop(registration); // It can be ended only without other references.
+            drop(registration); // The record can end the registration only if it holds the only reference.
             record.leave(under);
             return Err(Located::Executed);
         };
@@ -247,7 +247,7 @@ impl VerbsGrantee {
         Ok((Under::Shared(number), registration))
     }
 
-    /// Returns whether something stands that should have ended. No other queue pair is made then, because it could be reached over that one.
+    /// Returns whether something stands that should have ended. No other queue pair is made then, because the peer could reach what stands over it.
     pub(super) fn is_stuck(&self) -> bool {
         self.record().is_stuck()
     }
@@ -275,10 +275,10 @@ impl VerbsGrantee {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Handles the peer's answer that nothing of the peer names a grant that is gone any more. A number that was forgotten before is ignored.
+    /// Handles the peer's answer that no request of the peer names the gone grant `number` any more. A number that was forgotten before is ignored.
     ///
     /// # Errors
-    /// If the peer was not notified that the grant is gone.
+    /// If there is such a grant, and the peer was not notified that it is gone.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {

@@ -246,7 +246,8 @@ impl Initiator {
     }
 
     /// Returns whether an access that got no answer, and all accesses behind it, can be made again. The target has reported that the grant of the
-    /// access is gone, so the access may have been refused; if it was not, it cannot be observed that the accesses behind it are made twice.
+    /// access is gone, so the access may have been refused. If it was not, it cannot be observed that they are made twice: all accesses behind it
+    /// are reads, or by grants that are gone.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))

@@ -37,7 +37,7 @@ impl Job for Task {
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Task>>;
 
-/// Makes the threads of a new domain.
+/// Makes the thread pool of a new domain.
 pub(in super::super) fn makers() -> Makers {
     Crew::new("percale-pairs")
 }

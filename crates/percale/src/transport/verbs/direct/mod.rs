@@ -80,7 +80,7 @@ use crate::wire::queue_pair::{Offered, OfferedBytes};
 /// Accesses that may be under way, and complete, at a time.
 pub(super) const ACCESSES: usize = DEPTH;
 
-/// The most frames that may wait for room: more than the grants of both directions that can be reported. A peer that asks and never reads is
+/// The most frames that may wait for room: more than there can be grants to report in both directions. A peer that asks and never reads is
 /// disconnected.
 const OWED: usize = 3 * record::GRANTS;
 
@@ -108,7 +108,7 @@ pub(crate) enum Unposted {
 pub(super) struct Direct {
     /// Our regions; `None` if peers must not reach them by themselves.
     keys: Option<Arc<Keys>>,
-    /// The path of the peer's accesses.
+    /// The origin of the peer's accesses.
     via: Via,
     pins: Pins,
     initiator: Option<Box<Initiator>>,
