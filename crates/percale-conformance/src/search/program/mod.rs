@@ -247,7 +247,10 @@ fn search(options: &Options) -> ExitCode {
             if options.shrink {
                 one.shrunk = shrink::shrink(*transport, failed, &one.fault, shrink::LIMIT);
             }
-            if !options.json {
+            if options.json {
+                let Found { seed, step, fault, .. } = &one;
+                eprintln!("found: {} over {}, seed {seed}, step {step}: {}", fault.kind, transport.name(), fault.text);
+            } else {
                 print_found(&one);
             }
             found.insert(key, one);
