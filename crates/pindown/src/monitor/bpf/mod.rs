@@ -57,6 +57,7 @@ mod signals;
 mod sys;
 #[cfg(all(test, pindown_bpf))]
 mod tests;
+mod waiting;
 mod wire;
 
 use std::ops::Range;

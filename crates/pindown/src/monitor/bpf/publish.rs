@@ -1,20 +1,21 @@
 //! Putting pages and rings where the programs find them, and taking them away.
 //!
 //! Each change of a map of maps waits for a grace period of the kernel's (RCU): some milliseconds in which the caller can do
-//! nothing else. The helper leaves these changes to a thread, which makes all that have gathered at once: two grace periods to take
-//! away and two to put, for any number of address spaces. A process that loads the programs for itself makes them directly.
+//! nothing else. The helper leaves these changes to threads. Each makes all that have gathered at once: two grace periods to take away
+//! and two to put, for any number of address spaces. Threads that wait for a grace period at the same time wait for the same one, so a
+//! program that connects need not wait until the changes for others are through. A process that loads the programs for itself makes the
+//! changes directly.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::quota::Charge;
 use super::sys;
+use super::waiting::{Changes, Waiting};
 use crate::monitor::thread;
 
 /// The maps of maps.
@@ -70,56 +71,50 @@ pub(super) struct Take {
     pub(super) _charge: Option<Charge>,
 }
 
-/// One change.
-#[derive(Debug)]
-pub(super) enum Job {
-    Put(Put),
-    Take(Take),
-}
+/// Threads that publish.
+const THREADS: usize = 4;
 
-/// Makes the changes, here or on a thread.
+/// Makes the changes, here or on threads.
 #[derive(Debug)]
 pub(super) enum Publisher {
     Here(Maps),
-    /// The thread's queue, and an eventfd that is readable after it has published something.
-    Aside {
-        jobs: Sender<Job>,
-        published: Arc<OwnedFd>,
-    },
+    Aside(Aside),
 }
 
 impl Publisher {
-    /// Starts a thread that makes the changes from now on.
+    /// Starts threads that make the changes from now on.
     pub(super) fn aside(maps: Maps) -> io::Result<Self> {
-        let published = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, queue) = mpsc::channel();
-        let tell = Arc::clone(&published);
-        thread::start("pindown-publish", move || work(&maps, &queue, &tell))?;
-        Ok(Self::Aside { jobs, published })
+        let published = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { maps, queue: Mutex::default(), came: Condvar::new(), published });
+        let aside = Aside(Arc::clone(&shared));
+        for number in 0..THREADS {
+            let shared = Arc::clone(&shared);
+            thread::start(&format!("pindown-pub-{number}"), move || shared.work())?;
+        }
+        Ok(Self::Aside(aside))
     }
 
     /// Readable after something was published, until [`Self::clear`].
     pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Here(_) => None,
-            Self::Aside { published, .. } => Some(published.as_fd()),
+            Self::Aside(Aside(shared)) => Some(shared.published.as_fd()),
         }
     }
 
     pub(super) fn clear(&self) {
-        if let Self::Aside { published, .. } = self {
+        if let Self::Aside(Aside(shared)) = self {
             // An error means that nothing was published since.
-            rustix::io::read(published, &mut [0_u8; 8][..]).ok();
+            rustix::io::read(&shared.published, &mut [0_u8; 8][..]).ok();
         }
     }
 
     pub(super) fn put(&self, put: Put) {
         match self {
             Self::Here(maps) => put_all(maps, &[put]),
-            Self::Aside { jobs, .. } => {
-                if let Err(mpsc::SendError(Job::Put(put))) = jobs.send(Job::Put(put)) {
-                    put.progress.set(Published::Refused);
-                }
+            Self::Aside(Aside(shared)) => {
+                shared.lock().waiting.put(put);
+                shared.came.notify_one();
             }
         }
     }
@@ -127,35 +122,70 @@ impl Publisher {
     pub(super) fn take(&self, takes: Vec<Take>) {
         match self {
             Self::Here(maps) => take_all(maps, &takes),
-            Self::Aside { jobs, .. } => {
-                for take in takes {
-                    // Without the thread nothing is published any more, and what was stays marked as ended.
-                    jobs.send(Job::Take(take)).ok();
-                }
+            Self::Aside(Aside(shared)) => {
+                let mut queue = shared.lock();
+                // What need not be made is dropped, and gives back its charge.
+                takes.into_iter().for_each(|take| drop(queue.waiting.take(take)));
+                drop(queue);
+                shared.came.notify_one();
             }
         }
     }
 }
 
-fn work(maps: &Maps, queue: &Receiver<Job>, published: &OwnedFd) {
-    while let Ok(first) = queue.recv() {
-        let (mut puts, mut takes, mut dropped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        for job in std::iter::once(first).chain(queue.try_iter()) {
-            match job {
-                Job::Put(put) => _ = puts.insert(put.name, put),
-                // A page that is not there yet needs no further work. So what is to be taken was put earlier, and taking it
-                // before the others are put keeps the order for each address space.
-                Job::Take(take) => match puts.remove(&take.name) {
-                    Some(_) => dropped.push(take),
-                    None => takes.push(take),
-                },
+/// The threads, which end once they have made the changes that wait when this is dropped.
+#[derive(Debug)]
+pub(super) struct Aside(Arc<Shared>);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.came.notify_all();
+    }
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    maps: Maps,
+    queue: Mutex<Queue>,
+    /// Something waits, or no more will come.
+    came: Condvar,
+    /// An eventfd that is readable after something was published.
+    published: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Waiting,
+    has_ended: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One thread's work. A thread that has made its changes looks for others itself, so what had to wait for them needs no signal.
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            let Some(batch) = queue.waiting.next() else {
+                if queue.has_ended {
+                    return;
+                }
+                queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            match &batch.changes {
+                Changes::Puts(puts) => put_all(&self.maps, puts),
+                Changes::Takes(takes) => take_all(&self.maps, takes),
             }
+            queue = self.lock();
+            queue.waiting.done(batch);
+            rustix::io::write(&self.published, &1_u64.to_ne_bytes()).ok();
         }
-        drop(dropped);
-        take_all(maps, &takes);
-        drop(takes);
-        put_all(maps, &puts.into_values().collect::<Vec<_>>());
-        rustix::io::write(published, &1_u64.to_ne_bytes()).ok();
     }
 }
 

@@ -1,0 +1,152 @@
+//! Changes that wait to be published, and which of them may be made now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::publish::{Put, Take};
+
+/// Of the threads that publish, so many take pages away at once at most. The others are left for pages to be put, for which somebody waits.
+const TAKING: usize = 2;
+
+/// Changes that a thread makes together: they cost two grace periods, whatever their number.
+#[derive(Debug)]
+pub(super) enum Changes {
+    Puts(Vec<Put>),
+    Takes(Vec<Take>),
+}
+
+/// Changes that a thread has begun with, and must report as done.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) changes: Changes,
+    /// The address spaces that are changed.
+    spaces: BTreeSet<u64>,
+}
+
+/// What waits, by address space. The changes of one address space are made in the order in which they were asked for, one at a time; those of
+/// different ones in any order.
+///
+/// Of one address space at most one page waits to be taken away and one to be put after that: pages are put and taken away in turn, and a page
+/// that is to be taken away before it was put never appears.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    takes: BTreeMap<u64, Take>,
+    puts: BTreeMap<u64, Put>,
+    /// Of changes that threads make at this time.
+    under_way: BTreeSet<u64>,
+    /// Threads that take pages away at this time.
+    taking: usize,
+}
+
+impl Waiting {
+    pub(super) fn put(&mut self, put: Put) {
+        let other = self.puts.insert(put.mm, put);
+        debug_assert!(other.is_none(), "the page before it is taken away first");
+    }
+
+    /// Returns the change if it need not be made, because its page was not put yet and now never will be.
+    pub(super) fn take(&mut self, take: Take) -> Option<Take> {
+        if self.puts.remove(&take.mm).is_some() {
+            return Some(take);
+        }
+        let other = self.takes.insert(take.mm, take);
+        debug_assert!(other.is_none(), "no other page was put since");
+        None
+    }
+
+    /// What may be done now, for the thread that asks. It calls [`done`](Self::done) once it has made the changes.
+    pub(super) fn next(&mut self) -> Option<Batch> {
+        let Self { takes, puts, under_way, taking } = self;
+        let ready = puts.extract_if(.., |mm, _| !under_way.contains(mm) && !takes.contains_key(mm));
+        let (mut spaces, ready): (BTreeSet<_>, Vec<_>) = ready.unzip();
+        let mut changes = Changes::Puts(ready);
+        if spaces.is_empty() && *taking < TAKING {
+            let ready;
+            (spaces, ready) = takes.extract_if(.., |mm, _| !under_way.contains(mm)).unzip();
+            *taking += usize::from(!spaces.is_empty());
+            changes = Changes::Takes(ready);
+        }
+        if spaces.is_empty() {
+            return None;
+        }
+        under_way.extend(&spaces);
+        Some(Batch { changes, spaces })
+    }
+
+    /// The changes were made.
+    pub(super) fn done(&mut self, Batch { changes, spaces }: Batch) {
+        self.under_way.retain(|mm| !spaces.contains(mm));
+        self.taking -= usize::from(matches!(changes, Changes::Takes(_)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::monitor::bpf::publish::Progress;
+
+    fn put(mm: u64, name: u64) -> Put {
+        let file = || Arc::new(OwnedFd::from(File::open("/dev/null").expect("it is always there")));
+        Put { mm, name, page: file(), bell: file(), progress: Progress::default() }
+    }
+
+    fn take(mm: u64, name: u64) -> Take {
+        Take { mm, name, _charge: None }
+    }
+
+    /// "+" and the names of pages that are put, "-" and those of pages that are taken away.
+    fn names(batch: &Option<Batch>) -> String {
+        match batch.as_ref().map(|batch| &batch.changes) {
+            None => String::new(),
+            Some(Changes::Puts(puts)) => format!("+{:?}", puts.iter().map(|put| put.name).collect::<Vec<_>>()),
+            Some(Changes::Takes(takes)) => format!("-{:?}", takes.iter().map(|take| take.name).collect::<Vec<_>>()),
+        }
+    }
+
+    #[test]
+    fn pages_of_one_address_space_are_put_and_taken_in_turn() {
+        let mut waiting = Waiting::default();
+        waiting.put(put(1, 10));
+        let first = waiting.next();
+        assert_eq!(names(&first), "+[10]");
+        assert!(waiting.take(take(1, 10)).is_none());
+        waiting.put(put(1, 11));
+        assert_eq!(names(&waiting.next()), "", "the page is not there yet");
+        waiting.done(first.expect("a batch"));
+        let second = waiting.next();
+        assert_eq!(names(&second), "-[10]", "the page before it is still there");
+        assert_eq!(names(&waiting.next()), "", "it is not gone yet");
+        waiting.done(second.expect("a batch"));
+        assert_eq!(names(&waiting.next()), "+[11]");
+    }
+
+    #[test]
+    fn a_page_that_is_taken_before_it_was_put_never_appears() {
+        let mut waiting = Waiting::default();
+        waiting.put(put(1, 10));
+        assert!(waiting.take(take(1, 10)).is_some());
+        assert_eq!(names(&waiting.next()), "");
+    }
+
+    #[test]
+    fn pages_are_put_while_others_are_put_and_taken() {
+        let mut waiting = Waiting::default();
+        waiting.take(take(1, 10));
+        waiting.put(put(2, 20));
+        waiting.put(put(3, 30));
+        let batches = [waiting.next(), waiting.next()];
+        assert_eq!(batches.each_ref().map(names), ["+[20, 30]", "-[10]"], "who connects comes first");
+        waiting.take(take(4, 40));
+        let second = waiting.next();
+        assert_eq!(names(&second), "-[40]");
+        waiting.take(take(5, 50));
+        assert_eq!(names(&waiting.next()), "", "some threads are left for those who connect");
+        waiting.put(put(6, 60));
+        assert_eq!(names(&waiting.next()), "+[60]");
+        waiting.done(second.expect("a batch"));
+        assert_eq!(names(&waiting.next()), "-[50]");
+    }
+}
