@@ -137,7 +137,8 @@ impl Journal {
     }
 
     /// Processes the reported changes: calls `apply` for each. Called by one thread at a time.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "twice at each miss, 5 ns less: most often nothing was reported")]
+    #[inline(always)]
     pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
         if !self.told {
             return Drained::Settled;

@@ -213,15 +213,9 @@ impl Kernel {
         self.loaded.hooks.starts
     }
 
-    /// An error if a program was skipped: then reports may be missing.
+    /// An error if a program was skipped, or its descriptor closed: then reports may be missing.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
-        for program in &self.loaded.programs {
-            let missed = sys::misses(program.as_fd()).map_err(load::refused("the count of skipped programs"))?;
-            if missed != 0 {
-                return Err(Unavailable::Missed(missed));
-            }
-        }
-        Ok(())
+        self.loaded.check()
     }
 
     fn ask(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Answer> {

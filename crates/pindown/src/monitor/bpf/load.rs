@@ -50,6 +50,19 @@ impl Loaded {
         self.programs.iter().chain(others)
     }
 
+    /// An error if a program was skipped, or if its descriptor is no longer the one that it was. One system call for each program.
+    pub(super) fn check(&self) -> Result<(), Unavailable> {
+        for (program, number) in self.programs.iter().zip(&self.numbers) {
+            let found = sys::number_and_misses(program.as_fd());
+            match found.map_err(refused("the count of skipped programs"))? {
+                (found, _) if found != *number => return Err(Unavailable::Closed),
+                (_, 0) => {}
+                (_, missed) => return Err(Unavailable::Missed(missed)),
+            }
+        }
+        Ok(())
+    }
+
     /// Whether each descriptor is the one that it was. [`Maps`] are not among them: a process that loads the programs for itself uses those
     /// only while it opens.
     pub(super) fn is_open(&self) -> bool {

@@ -245,8 +245,7 @@ impl Monitor {
     /// [`Unavailable::Missed`]: nothing may be cached any more.
     pub fn check(&self) -> Result<(), Unavailable> {
         match &*self.source() {
-            Source::Here { kernel, .. } if kernel.is_open() => kernel.check(),
-            Source::Here { .. } => Err(Unavailable::Closed),
+            Source::Here { kernel, .. } => kernel.check(),
             Source::Helper(_) => Ok(()),
         }
     }

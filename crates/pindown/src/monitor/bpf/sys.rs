@@ -139,11 +139,12 @@ pub(super) fn number(object: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(word(&info, 4))
 }
 
-/// How often the kernel skipped a program because it was running already on that processor.
-pub(super) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+/// A program's [`number`], and how often the kernel skipped the program because it was running already on that processor.
+pub(super) fn number_and_misses(program: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
     let mut info = [0_u8; RECURSION_MISSES + 8];
     object_info(program, &mut info)?;
-    Ok(u64::from(word(&info, RECURSION_MISSES)) | u64::from(word(&info, RECURSION_MISSES + 4)) << 32)
+    let misses = u64::from(word(&info, RECURSION_MISSES)) | u64::from(word(&info, RECURSION_MISSES + 4)) << 32;
+    Ok((word(&info, 4), misses))
 }
 
 fn object_info(object: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<()> {
