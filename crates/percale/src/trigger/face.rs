@@ -216,9 +216,10 @@ impl Domain {
     /// As for [`queue_work`](Self::queue_work).
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         self.check_process()?;
+        let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // The operation is checked before anything is automated: an endpoint does not start to progress by itself because of work
-        // that is refused.
+        // Work is refused before anything is automated. Only the system can refuse a thread later; an endpoint that got its thread by then
+        // keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
@@ -239,7 +240,7 @@ impl Domain {
         };
         counter.automate()?;
         let mut id = None;
-        self.defer(due, &counter, threshold, |name| {
+        self.defer(owner, due, &counter, threshold, |name| {
             id = Some(name);
             named(name);
         })?;
@@ -291,14 +292,21 @@ impl Domain {
 
     fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.check_process()?;
+        let owner = self.owner()?;
         counter.automate()?;
         let mut id = None;
-        self.defer(due, counter, threshold, |name| id = Some(name))?;
+        self.defer(owner, due, counter, threshold, |name| id = Some(name))?;
         Ok(id.expect("the work was named"))
     }
 
-    fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
-        let owner = self.owner().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
+    fn defer(
+        &self,
+        owner: NonZeroU32,
+        due: Due,
+        counter: &Counter,
+        threshold: u64,
+        named: impl FnOnce(WorkId),
+    ) -> Result<(), WorkError> {
         // Under the lock, so that a flush finds all work that was queued before, and the counter that it waits for.
         let mut lines = self.inner.deferred.lines.lock().ok_or(PostError::Forked)?;
         let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
@@ -321,15 +329,15 @@ impl Domain {
     }
 
     /// The number that marks this domain's work.
-    fn owner(&self) -> Option<NonZeroU32> {
-        self.inner.deferred.number
+    fn owner(&self) -> io::Result<NonZeroU32> {
+        self.inner.deferred.number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
     /// Cancels queued work (FI_CANCEL_WORK), which then never begins. Returns false if it has begun, or was canceled already.
     pub fn cancel_work(&self, work: &WorkId) -> bool {
         let counter = self.inner.deferred.lines.lock().and_then(|lines| lines.at(work.counter));
         let Some(counter) = counter else { return false };
-        let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.owner())).flatten();
+        let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.inner.deferred.number)).flatten();
         taken.is_some_and(|due| {
             taken_back(due);
             true
@@ -342,6 +350,6 @@ impl Domain {
             Some(counter) => vec![counter.clone()],
             None => self.inner.deferred.lines.lock().map_or_else(Vec::new, |lines| lines.all()),
         };
-        self.owner().map_or(0, |owner| take_all_back(counters, owner))
+        self.inner.deferred.number.map_or(0, |owner| take_all_back(counters, owner))
     }
 }
