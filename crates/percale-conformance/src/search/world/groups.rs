@@ -8,7 +8,7 @@
 use percale::{AddressSet, AtomicOp, Collective, CollectiveWork, Datatype, Event, GroupId, OpFlags, PostError};
 
 use super::{World, on};
-use crate::search::ledger::{Fault, Life, Message, Verdict};
+use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::step::{GroupStep, Transport};
 
 /// A member's part of a group.
@@ -304,10 +304,15 @@ impl World {
         if groups.into_iter().any(is_starved) {
             // In such a queue there is no room for the receive of a claimed message either, for which its sender waits, and what is behind a
             // fence after it.
-            let waits = |(id, message): &(u64, &Message)| {
-                message.arrivals == 0 && (self.is_claimed(message) || self.is_held_up(*id, message))
-            };
-            for id in self.ledger.messages().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
+            let waits = self.waiting_for_claims();
+            let behind: Vec<u64> = self
+                .ledger
+                .messages()
+                .filter(|(id, message)| message.arrivals == 0 && waits(*id, message))
+                .map(|(id, _)| id)
+                .collect();
+            drop(waits);
+            for id in behind {
                 if let Some(operation) = self.ledger.operation_mut(id) {
                     operation.is_closed = true;
                 }

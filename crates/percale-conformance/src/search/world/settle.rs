@@ -121,31 +121,37 @@ impl World {
 
     /// A message that was sent and has not arrived, and should have.
     fn missed(&self) -> Option<u64> {
+        let waits = self.waiting_for_claims();
         let missing = self.ledger.messages().filter(|(id, message)| {
-            let sent = self.ledger.operation(*id).is_some_and(|operation| operation.is_over || !operation.is_reported);
-            let waits = self.is_claimed(message) || self.is_held_up(*id, message);
-            message.arrivals == 0 && !message.may_be_lost && sent && !waits
+            let is_sent =
+                || self.ledger.operation(*id).is_some_and(|operation| operation.is_over || !operation.is_reported);
+            message.arrivals == 0 && !message.may_be_lost && is_sent() && !waits(*id, message)
         });
         missing.map(|(id, _)| id).min()
     }
 
-    /// Whether it is behind a fence that waits for a message which may have been claimed and not received. One that is not ordered was posted
-    /// when it was triggered, maybe after all others.
-    pub(super) fn is_held_up(&self, id: u64, message: &Message) -> bool {
-        let last = if message.is_ordered { id } else { u64::MAX };
-        let before = || {
+    /// Whether a message that has not arrived may have been claimed and not received, or is behind a fence that waits for one such. One that
+    /// is not ordered was posted when it was triggered, maybe after all others.
+    ///
+    /// What all are compared with is collected once: a run has thousands of messages, and this is asked in each round.
+    pub(super) fn waiting_for_claims(&self) -> impl Fn(u64, &Message) -> bool {
+        let has_claim = |(_, message): &(u64, &Message)| message.arrivals == 0 && self.is_claimed(message);
+        let claimed: Vec<_> = self.ledger.messages().filter(has_claim).collect();
+        let fences: Vec<_> =
+            self.ledger.messages().filter(|(_, message)| message.is_fenced && !claimed.is_empty()).collect();
+        move |id, message| {
+            let last = if message.is_ordered { id } else { u64::MAX };
             let same = |other: &Message| other.from == message.from && other.to == message.to;
-            self.ledger.messages().filter(move |(earlier, other)| *earlier <= last && same(other))
-        };
-        let fence = before().filter(|(_, other)| other.is_fenced).map(|(fence, _)| fence).max();
-        let claimed = |(earlier, other): (u64, &Message)| {
-            other.arrivals == 0 && fence.is_some_and(|fence| earlier < fence) && self.is_claimed(other)
-        };
-        before().any(claimed)
+            let first = claimed.iter().filter(|(_, other)| same(other)).map(|(claim, _)| *claim).min();
+            claimed.iter().any(|(claim, _)| *claim == id)
+                || first.is_some_and(|first| {
+                    fences.iter().any(|(fence, other)| first < *fence && *fence <= last && same(other))
+                })
+        }
     }
 
     /// Whether it may have been claimed and not received: where receives that wait hold all entries of a queue, none can be posted.
-    pub(super) fn is_claimed(&self, message: &Message) -> bool {
+    fn is_claimed(&self, message: &Message) -> bool {
         let open = self.seats[message.to.0 as usize].open.as_ref();
         let mut claims = open.iter().flat_map(|open| &open.claimed);
         claims.any(|claim| self.ledger.received_by(*claim).is_some_and(|receive| receive.criteria.fits(message)))
