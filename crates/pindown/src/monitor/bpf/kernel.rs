@@ -11,10 +11,11 @@ use std::sync::Arc;
 use super::bell;
 use super::load::{self, Loaded};
 use super::page::{self, Page, SLOTS, Slot};
-use super::publish::{Maps, Progress, Published, Publisher, Put, Take};
+use super::publish::{Maps, Publisher};
 use super::quota::Charge;
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::sys;
+use super::waiting::{Progress, Published, Put, Take};
 
 /// Control's words, see `control` in bpf/pindown.bpf.c.
 const END: u64 = 0;

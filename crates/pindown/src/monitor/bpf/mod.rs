@@ -79,7 +79,7 @@ use crate::journal::Waiting;
 use bell::RingBell;
 use client::Client;
 use kernel::{Kernel, SpaceId};
-use publish::Published;
+use waiting::Published;
 
 /// The path at which the helper listens by default.
 pub const SOCKET: &str = "/run/pindown.sock";

@@ -8,14 +8,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::quota::Charge;
 use super::sys;
-use super::waiting::{Changes, Waiting};
+use super::waiting::{Changes, Published, Put, Take, Waiting};
 use crate::monitor::thread;
 
 /// The maps of maps.
@@ -23,52 +21,6 @@ use crate::monitor::thread;
 pub(super) struct Maps {
     pub(super) pages: OwnedFd,
     pub(super) bells: OwnedFd,
-}
-
-/// Whether the programs know a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Published {
-    Pending = 0,
-    Done = 1,
-    Refused = 2,
-}
-
-/// [`Published`], written by the thread that publishes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Progress(Arc<AtomicU8>);
-
-impl Progress {
-    pub(super) fn get(&self) -> Published {
-        match self.0.load(Ordering::Acquire) {
-            0 => Published::Pending,
-            1 => Published::Done,
-            _ => Published::Refused,
-        }
-    }
-
-    fn set(&self, published: Published) {
-        self.0.store(published as u8, Ordering::Release);
-    }
-}
-
-/// A page to be put where the programs find it.
-#[derive(Debug)]
-pub(super) struct Put {
-    pub(super) mm: u64,
-    pub(super) name: u64,
-    pub(super) page: Arc<OwnedFd>,
-    pub(super) bell: Arc<OwnedFd>,
-    pub(super) progress: Progress,
-}
-
-/// A page to be taken away.
-#[derive(Debug)]
-pub(super) struct Take {
-    pub(super) mm: u64,
-    pub(super) name: u64,
-    /// Given back once the page is gone.
-    pub(super) _charge: Option<Charge>,
 }
 
 /// Threads that publish.

@@ -23,11 +23,11 @@ use super::client::NOBODYS;
 use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
-use super::publish::Published;
 use super::quota::{Charge, Quota, Reached};
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::request::{self, Aside, Closing, Request};
 use super::server::Limits;
+use super::waiting::Published;
 use super::wire::{self, Message};
 
 /// The time limit until Hello arrives, until changes that began before have ended, and until the challenge is met.

@@ -1,11 +1,60 @@
 //! Changes that wait to be published, and which of them may be made now.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::publish::{Put, Take};
+use super::quota::Charge;
 
 /// Of the threads that publish, so many take pages away at once at most. The others are left for pages to be put, for which somebody waits.
 const TAKING: usize = 2;
+
+/// Whether the programs know a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Published {
+    Pending = 0,
+    Done = 1,
+    Refused = 2,
+}
+
+/// [`Published`], written by the thread that publishes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress(Arc<AtomicU8>);
+
+impl Progress {
+    pub(super) fn get(&self) -> Published {
+        match self.0.load(Ordering::Acquire) {
+            0 => Published::Pending,
+            1 => Published::Done,
+            _ => Published::Refused,
+        }
+    }
+
+    pub(super) fn set(&self, published: Published) {
+        self.0.store(published as u8, Ordering::Release);
+    }
+}
+
+/// A page to be put where the programs find it.
+#[derive(Debug)]
+pub(super) struct Put {
+    pub(super) mm: u64,
+    pub(super) name: u64,
+    pub(super) page: Arc<OwnedFd>,
+    pub(super) bell: Arc<OwnedFd>,
+    pub(super) progress: Progress,
+}
+
+/// A page to be taken away.
+#[derive(Debug)]
+pub(super) struct Take {
+    pub(super) mm: u64,
+    pub(super) name: u64,
+    /// Given back once the page is gone.
+    pub(super) _charge: Option<Charge>,
+}
 
 /// Changes that a thread makes together: they cost two grace periods, whatever their number.
 #[derive(Debug)]
@@ -82,11 +131,8 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::OwnedFd;
-    use std::sync::Arc;
 
     use super::*;
-    use crate::monitor::bpf::publish::Progress;
 
     fn put(mm: u64, name: u64) -> Put {
         let file = || Arc::new(OwnedFd::from(File::open("/dev/null").expect("it is always there")));
