@@ -37,6 +37,7 @@ pub(crate) fn named(call: &'static str) -> impl Fn(Errno) -> io::Error {
 }
 
 /// Like [`named`], but for the error of the last call.
+#[cfg(not(loom))]
 pub(crate) fn last(call: &'static str) -> io::Error {
     named(call)(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
@@ -45,6 +46,16 @@ pub(crate) fn last(call: &'static str) -> io::Error {
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>());
     named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
+}
+
+/// The errno that an error stands for.
+pub(crate) fn errno_for(error: &io::Error) -> i32 {
+    match (errno(error), error.kind()) {
+        (Some(code), _) if code > 0 => code,
+        (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
+        (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
 }
 
 /// A limit of this process (`RLIMIT_*`); `None` if the kernel does not report it.

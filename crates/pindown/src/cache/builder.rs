@@ -8,7 +8,8 @@ use super::entries::Entries;
 use super::entry::Clock;
 use super::front::Front;
 use super::table::{Limits, Table};
-use super::{Aligned, Cache, Shared, barrier, errno};
+use super::{Aligned, Cache, Shared, barrier};
+use crate::calls::errno_for;
 use crate::journal::Journal;
 use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
@@ -55,7 +56,7 @@ impl OpenError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Kernel { source, .. } => errno(source),
+            Self::Kernel { source, .. } => errno_for(source),
             Self::Monitor(unavailable) => unavailable.errno(),
             Self::TooMany(_) => libc::EINVAL,
         }

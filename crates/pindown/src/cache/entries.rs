@@ -10,8 +10,9 @@
 
 use std::io;
 
-use super::entry::{Age, Entry, HIGHEST_START, WatchedInode};
+use super::entry::{Age, Entry, HIGHEST_START};
 use crate::access::Access;
+use crate::monitor::WatchedInode;
 use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

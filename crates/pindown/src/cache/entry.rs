@@ -80,15 +80,6 @@ impl Age {
     }
 }
 
-/// The watched file of a shared mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WatchedInode {
-    /// Which counter of the monitor's page.
-    pub(crate) slot: u32,
-    /// The counter's value before the pages were pinned.
-    pub(crate) count: u64,
-}
-
 /// The current time, for users of entries.
 #[derive(Debug)]
 pub(crate) struct Clock(AtomicU64);

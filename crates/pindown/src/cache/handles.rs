@@ -1,27 +1,17 @@
-//! Registrations that the application makes and undoes itself, and that are reported to it when their memory changes:
-//! the interface of the dynamic registration paper (its section VI.A). They are not served to look-ups, and no change
-//! closes them.
+//! The table of the registrations that the application makes and undoes itself.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use slab::Slab;
 
-use super::entry::WatchedInode;
-use super::miss::Unfinished;
-use super::table::Out;
+use super::out::Out;
 use super::tree::Tree;
-use super::{Cache, LookupError, Shared};
-use crate::access::Access;
-use crate::journal::{Journal, Waiting};
-use crate::monitor::{Refusal, Watched};
+use crate::journal::Journal;
+use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
-use crate::registrar::{Pinned, Registrar};
 
-/// Names a registration that [`Cache::register`] made. Never used again for another.
+/// Names a registration that [`Cache::register`](super::Cache::register) made. Never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
@@ -43,7 +33,7 @@ impl Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registration {
-    /// What [`Cache::check`] and [`Cache::deregister`] name it by.
+    /// What [`Cache::check`](super::Cache::check) and [`Cache::deregister`](super::Cache::deregister) name it by.
     pub handle: Handle,
     /// What work requests of this process name the memory by.
     pub local_key: u64,
@@ -64,31 +54,6 @@ impl UnknownHandle {
     pub const fn errno(self) -> i32 {
         libc::ENOENT
     }
-}
-
-/// How a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// The memory of this registration changed: it must not be used again.
-    Changed(Handle),
-    /// [`Cache::interrupt`] was called.
-    Interrupted,
-    /// The time was up.
-    TimedOut,
-}
-
-/// The longest sleep of a wait: a waiting thread that a ring did not wake looks for changes after that.
-const SLICE: Duration = Duration::from_millis(100);
-
-/// The longest sleep of a wait while the monitor is in the middle of a report.
-const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
-
-/// The result of a look for changes.
-enum Checked {
-    /// All reports are processed. Holds a registration that has changed, if there is one.
-    Told(Option<Handle>),
-    /// The monitor is in the middle of a report.
-    Unsettled,
 }
 
 #[derive(Debug)]
@@ -137,7 +102,7 @@ impl<P> Handles<P> {
     }
 
     /// Queues the registrations of files that lost pages since they were registered.
-    fn compare_files(&mut self, journal: &Journal) {
+    pub(super) fn compare_files(&mut self, journal: &Journal) {
         for (number, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
             if changed && !std::mem::replace(&mut own.told, true) {
@@ -146,7 +111,7 @@ impl<P> Handles<P> {
         }
     }
 
-    fn insert(
+    pub(super) fn insert(
         &mut self,
         pin: P,
         range: Range,
@@ -165,7 +130,7 @@ impl<P> Handles<P> {
         handle
     }
 
-    fn remove(&mut self, handle: Handle) -> Option<Out<P>> {
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Out<P>> {
         let number = handle.0 as u32;
         let own = self.all.get(number as usize)?;
         if u64::from(own.serial) != handle.0 >> 32 {
@@ -176,153 +141,17 @@ impl<P> Handles<P> {
         self.all.try_remove(number as usize).map(Own::out)
     }
 
+    /// The next registration that has changed and was not reported yet.
+    pub(super) fn next_changed(&mut self) -> Option<Handle> {
+        self.changed.pop_front()
+    }
+
     pub(super) fn into_pins(self) -> impl Iterator<Item = Out<P>> {
         self.all.into_iter().map(|(_, own)| own.out())
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
-    }
-}
-
-impl<R: Registrar> Cache<R> {
-    /// Pins these bytes until [`Self::deregister`] (MON-036). Registrations may overlap; each has its own handle.
-    ///
-    /// # Errors
-    /// [`LookupError`]; nothing remains pinned then.
-    pub fn register(&self, range: Range, access: Access) -> Result<Registration, LookupError> {
-        let shared = &*self.0;
-        if shared.journal.forked() {
-            return Err(LookupError::Forked);
-        }
-        let pages = range.pages();
-        let (ticket, busy) = {
-            let mut table = shared.table();
-            shared.settle(&mut table);
-            (table.begin(pages), shared.journal.busy())
-        };
-        let mut unfinished = Unfinished { shared, ticket, is_look_up: false, watched: None };
-        let watched = unfinished.watch(pages, access);
-        let pinned = shared.pin(pages, access);
-        std::mem::forget(unfinished);
-        let mut table = shared.table();
-        let settled = shared.settle(&mut table);
-        let undisturbed = table.end(ticket);
-        let Pinned { pin, local_key, remote_key } = match pinned {
-            Ok(pinned) => pinned,
-            Err(source) => {
-                drop(table);
-                shared.unwatch(watched.ok());
-                return Err(LookupError::Registrar { range: pages, source });
-            }
-        };
-        let Watched { inode, locked } = watched.ok().unwrap_or_default();
-        let sound = watched.is_ok_and(|watched| settled && undisturbed && !busy && shared.is_still(&watched));
-        let unwatched = watched.err();
-        let handle = table.handles.insert(pin, pages, (inode, locked), unwatched.is_none() && !sound);
-        Ok(Registration { handle, local_key, remote_key, unwatched })
-    }
-
-    /// Unpins what [`Self::register`] pinned, also if it was reported as changed (MON-039).
-    ///
-    /// # Errors
-    /// [`UnknownHandle`] for what was deregistered before.
-    pub fn deregister(&self, handle: Handle) -> Result<(), UnknownHandle> {
-        if self.0.journal.forked() {
-            return Err(UnknownHandle(handle));
-        }
-        let out = self.0.table().handles.remove(handle).ok_or(UnknownHandle(handle))?;
-        self.0.let_go([out]);
-        Ok(())
-    }
-
-    /// Returns a registration with memory that changed before this call, each registration once; `None` if there is
-    /// none (MON-043 to MON-047). Calling it before each use of a registration, until it returns `None`, is enough to
-    /// never use a stale one.
-    pub fn check(&self) -> Option<Handle> {
-        loop {
-            match self.0.check() {
-                Checked::Told(changed) => return changed,
-                // The monitor is in the middle of a report that this call must not miss.
-                Checked::Unsettled => std::thread::yield_now(),
-            }
-        }
-    }
-
-    /// Waits until [`Self::check`] would return a registration (MON-048), for at most `timeout`, or for ever without
-    /// one. If several threads wait, each ring of the monitor wakes at least one of them at once, and the others look
-    /// every 100 ms.
-    ///
-    /// # Errors
-    /// Those of poll(2), for the descriptors that are waited for.
-    pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<Waited> {
-        let shared = &*self.0;
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let bell = shared.monitor.bell();
-        // From here on changes ring; what was reported before is found by the first check.
-        let waiting = bell.map(Waiting::on);
-        loop {
-            let slice = match shared.check() {
-                Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
-                Checked::Told(None) => SLICE,
-                // The monitor may be in the middle of a report, or gone: then no look ever settles.
-                Checked::Unsettled => UNSETTLED_SLICE,
-            };
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(Waited::TimedOut);
-            }
-            let left = left.map_or(slice, |left| left.min(slice));
-            let left_ns = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds = [&shared.interrupt; 2].map(|interrupt| PollFd::new(interrupt, PollFlags::IN));
-            if let Some(waiting) = &waiting {
-                fds[1] = PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN);
-            }
-            match rustix::event::poll(&mut fds, Some(&left_ns)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if fds.iter().any(|fd| fd.revents().intersects(PollFlags::NVAL | PollFlags::ERR | PollFlags::HUP)) {
-                // The application has closed one: polling does not sleep any more.
-                std::thread::sleep(left);
-            } else if !fds[0].revents().is_empty() {
-                let mut count = [0; 8];
-                // Another waiter may have taken it; then this one waits on.
-                if rustix::io::read(&shared.interrupt, &mut count).is_ok() {
-                    return Ok(Waited::Interrupted);
-                }
-            }
-            if let Some(waiting) = &waiting {
-                waiting.silence();
-            }
-        }
-    }
-
-    /// Ends one wait, now or the next one to come (MON-051).
-    pub fn interrupt(&self) {
-        // The count cannot be full: a wait takes all of it.
-        rustix::io::write(&self.0.interrupt, &1_u64.to_ne_bytes()).ok();
-    }
-}
-
-impl<R: Registrar> Shared<R> {
-    /// Looks for a change, once.
-    fn check(&self) -> Checked {
-        if self.journal.forked() {
-            return Checked::Told(None);
-        }
-        let mut table = self.table();
-        if !self.settle(&mut table) {
-            return Checked::Unsettled;
-        }
-        table.handles.compare_files(&self.journal);
-        Checked::Told(table.handles.changed.pop_front())
-    }
-
-    /// Creates the descriptor that interrupts a wait.
-    pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))
     }
 }
 

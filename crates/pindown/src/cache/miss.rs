@@ -4,7 +4,8 @@ use std::io;
 
 use super::entry::{Age, Entry};
 use super::grace::Counts;
-use super::table::{Out, Table};
+use super::out::Out;
+use super::table::Table;
 use super::{Found, LookupError, Shared};
 use crate::access::Access;
 use crate::journal::Drained;

@@ -21,6 +21,8 @@ mod merge;
 mod miss;
 #[cfg(all(test, loom))]
 mod model;
+mod out;
+mod own;
 mod stats;
 mod table;
 #[cfg(all(test, not(loom)))]
@@ -35,13 +37,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
-pub use handles::{Handle, Registration, UnknownHandle, Waited};
+pub use handles::{Handle, Registration, UnknownHandle};
 #[cfg(not(loom))]
 pub(crate) use lane::{Begun, TICKET_BITS};
 pub use lane::{Lane, Use, WrongLane};
+pub use own::Waited;
 pub use stats::Stats;
 
 use crate::access::Access;
+use crate::calls::errno_for;
 use crate::journal::Journal;
 use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
@@ -51,7 +55,8 @@ use entries::{Entries, Place};
 use entry::{Clock, Entry};
 use front::Front;
 use grace::{Counts, Parity};
-use table::{Out, Table};
+use out::Out;
+use table::Table;
 
 /// A cache of registrations. Clones are the same cache; the last one unpins everything.
 pub struct Cache<R: Registrar>(Arc<Shared<R>>);
@@ -84,18 +89,8 @@ impl LookupError {
         match self {
             Self::Range(_) => libc::EINVAL,
             Self::Forked => libc::ECHILD,
-            Self::Registrar { source, .. } => errno(source),
+            Self::Registrar { source, .. } => errno_for(source),
         }
-    }
-}
-
-/// The errno that an error stands for.
-pub(crate) fn errno(error: &io::Error) -> i32 {
-    match (crate::calls::errno(error), error.kind()) {
-        (Some(code), _) if code > 0 => code,
-        (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
-        (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
-        _ => libc::EIO,
     }
 }
 

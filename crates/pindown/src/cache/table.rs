@@ -9,14 +9,15 @@ use std::collections::BinaryHeap;
 use slab::Slab;
 
 use super::entries::{Entries, Place};
-use super::entry::{Age, Entry, HIGHEST_END, WatchedInode};
+use super::entry::{Age, Entry, HIGHEST_END};
 use super::grace::Grace;
 use super::handles::Handles;
+use super::out::Out;
 use super::stats::Stats;
 use super::tree::Tree;
 use crate::access::Access;
 use crate::journal::{Change, Drained, Journal};
-use crate::monitor::Refusal;
+use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::AtomicU64;
@@ -29,16 +30,6 @@ enum Slot<P> {
     Kept(P),
     /// Taken out; unpinned when its last use has ended.
     Retired(P),
-}
-
-/// A registration that is to be released, outside the lock.
-#[derive(Debug)]
-pub(super) struct Out<P> {
-    pub(super) pin: P,
-    /// The file that need not be watched for it any more.
-    pub(super) inode: Option<u32>,
-    /// What the monitor need not keep locked for it any more.
-    pub(super) locked: Option<Range>,
 }
 
 /// A range that a thread is registering now.

@@ -6,7 +6,8 @@ use std::fmt;
 use std::io;
 
 use crate::access::Access;
-use crate::cache::{LookupError, OpenError, UnknownHandle, errno};
+use crate::cache::{LookupError, OpenError, UnknownHandle};
+use crate::calls::errno_for;
 
 /// A refusal: an errno, and the reason as text (`pindown_last_error`).
 #[derive(Debug)]
@@ -66,7 +67,7 @@ pub fn answer(result: Result<c_int, Failure>) -> c_int {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::new(errno(&error), error.to_string())
+        Self::new(errno_for(&error), error.to_string())
     }
 }
 

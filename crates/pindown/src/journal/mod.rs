@@ -8,10 +8,13 @@
 //! `seen` lies in memory that the kernel wipes in a forked child: there the comparison fails for ever, and the child
 //! uses nothing of its parent's.
 
+#[cfg(not(loom))]
+pub(crate) mod asked;
 pub(crate) mod bell;
 pub(crate) mod page;
 mod process;
 mod wiped;
+mod words;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
@@ -92,7 +95,7 @@ impl Journal {
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
-        use crate::monitor::userfaultfd::sys::{Asked, ask};
+        use asked::{Asked, ask};
         let Some(asked) = self.asked else { return false };
         let answer = ask(asked);
         // What is read of the journal next is not read before the kernel has answered: a system call orders no loads by itself.

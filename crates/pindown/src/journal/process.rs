@@ -76,7 +76,7 @@ fn word() -> Option<&'static AtomicU64> {
     static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
     let mut found = WORD.load(Ordering::Acquire);
     if found.is_null() {
-        let fresh = std::ptr::from_ref(super::wiped::page().ok()?.next()?.word()).cast_mut();
+        let fresh = std::ptr::from_ref(super::words::page().ok()?.next()?.word()).cast_mut();
         // Of two threads that come here at once, one leaves its page unused.
         found = WORD
             .compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire)

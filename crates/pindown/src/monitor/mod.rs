@@ -27,7 +27,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::access::Access;
-use crate::cache::entry::WatchedInode;
 use crate::journal::{Bell, Page};
 use crate::range::Range;
 
@@ -74,7 +73,7 @@ impl Unavailable {
         if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::Unavailable>()) {
             return why.errno();
         }
-        crate::cache::errno(&self.source)
+        crate::calls::errno_for(&self.source)
     }
 }
 
@@ -175,6 +174,15 @@ impl fmt::Display for Refusal {
             Self::Changed => "changed while it was being registered",
         })
     }
+}
+
+/// The watched file of a shared mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatchedInode {
+    /// Which counter of the monitor's page.
+    pub(crate) slot: u32,
+    /// The counter's value before the pages were pinned.
+    pub(crate) count: u64,
 }
 
 /// What a monitor does for a range that is about to be registered.

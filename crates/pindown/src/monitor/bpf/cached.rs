@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Monitor as Reports, Slot, Unavailable, Watch};
 use crate::access::Access;
-use crate::cache::entry::WatchedInode;
 use crate::journal::{Bell, OfProcess, Page};
 use crate::mapping::Mappings;
 use crate::monitor::known::{Known, Since};
-use crate::monitor::{Monitor, Refusal, Watched};
+use crate::monitor::{Monitor, Refusal, Watched, WatchedInode};
 use crate::range::Range;
 
 /// Lives as long as the process, since hits read its page by a plain reference. A fork loads its own, and so does a process after its last

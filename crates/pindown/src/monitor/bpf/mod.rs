@@ -71,8 +71,9 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 pub(crate) use cached::BpfMonitor;
 pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
+pub use quota::Limits;
 pub use refusal::{Denial, Unavailable, Unwatchable};
-pub use server::{Helper, Limits};
+pub use server::Helper;
 
 use super::keeper::Keeper;
 use crate::journal::Waiting;

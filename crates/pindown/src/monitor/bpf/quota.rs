@@ -5,6 +5,24 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Limits of what a helper gives to its clients.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Connections, and address spaces, of one user, root included.
+    pub per_user: usize,
+    /// Connections, and address spaces, of all users together. At most 4,096.
+    pub total: usize,
+    /// Watched files of one user: each address space counts each of its files.
+    pub files_per_user: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { per_user: 256, total: 2048, files_per_user: 1024 }
+    }
+}
+
 /// Limits of one kind, and what is taken of it.
 #[derive(Debug)]
 pub(super) struct Quota<K> {

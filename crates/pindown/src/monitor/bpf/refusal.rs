@@ -82,9 +82,9 @@ impl Unavailable {
             | Self::PageSize(_) => libc::EOPNOTSUPP,
             Self::NoCapability(_) | Self::ForeignHelper(_) => libc::EPERM,
             Self::Refused { .. } | Self::Missed(_) | Self::Closed => libc::EIO,
-            Self::NoHelper { why, .. } => crate::cache::errno(why),
+            Self::NoHelper { why, .. } => crate::calls::errno_for(why),
             Self::Denied(denial) => denial.errno(),
-            Self::Helper(error) => crate::cache::errno(error),
+            Self::Helper(error) => crate::calls::errno_for(error),
         }
     }
 }
@@ -224,7 +224,6 @@ from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::OpenError;
     use crate::{Range, monitor};
 
     #[test]
@@ -237,7 +236,7 @@ mod tests {
             (named(nowhere()).errno(), libc::ENOENT),
             (named(unsupported()).errno(), libc::EOPNOTSUPP),
             (named(io::Error::other(Unavailable::NoCapability("CAP_BPF"))).errno(), libc::EPERM),
-            (OpenError::from(named(io::Error::other(Unavailable::PageSize(65_536)))).errno(), libc::EOPNOTSUPP),
+            (named(io::Error::other(Unavailable::PageSize(65_536))).errno(), libc::EOPNOTSUPP),
             (Unavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
             (Unavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
             (Unavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),

@@ -22,29 +22,12 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::kernel::Kernel;
 use super::listen::{self, Name};
 use super::load;
+use super::quota::Limits;
 use super::refusal::Unavailable;
 use super::request;
 use super::session::{Service, Session};
 use super::signals;
 use super::wire;
-
-/// Limits of what a helper gives to its clients.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Connections, and address spaces, of one user, root included.
-    pub per_user: usize,
-    /// Connections, and address spaces, of all users together. At most 4,096.
-    pub total: usize,
-    /// Watched files of one user: each address space counts each of its files.
-    pub files_per_user: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { per_user: 256, total: 2048, files_per_user: 1024 }
-    }
-}
 
 /// Between checks for skipped programs, and between removals of ended spaces.
 const ROUND: Duration = Duration::from_millis(200);

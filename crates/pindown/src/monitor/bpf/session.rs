@@ -23,10 +23,9 @@ use super::client::NOBODYS;
 use super::kernel::{Inode, Kernel, SpaceId};
 use super::load;
 use super::page::Change;
-use super::quota::{Charge, Quota, Reached};
+use super::quota::{Charge, Limits, Quota, Reached};
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::request::{self, Aside, Closing, Request};
-use super::server::Limits;
 use super::waiting::Published;
 use super::wire::{self, Message};
 

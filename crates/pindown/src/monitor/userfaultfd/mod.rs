@@ -64,6 +64,7 @@ use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched, keeper, thread};
 use crate::access::Access;
+use crate::journal::asked::{Asked, ask};
 use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
@@ -234,7 +235,7 @@ impl Shared {
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
         // A change that has not been read yet is not reported yet.
-        let settled = sys::ask(self.uffd.as_fd()) == sys::Asked::Settled;
+        let settled = ask(self.uffd.as_fd()) == Asked::Settled;
         let now = settled.then(|| Since::now(self.page));
         if now.is_some_and(|now| self.known.has(range, now)) {
             return Ok(());

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, opcode};
 use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 
+use crate::journal::asked::{UffdioRange, UffdioWriteprotect, WRITEPROTECT};
 use crate::range::Range;
 
 const API: u64 = 0xAA;
@@ -45,22 +46,6 @@ struct UffdioRegister {
     mode: u64,
     ioctls: u64,
 }
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct UffdioRange {
-    start: u64,
-    len: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct UffdioWriteprotect {
-    range: UffdioRange,
-    mode: u64,
-}
-
-const WRITEPROTECT: rustix::ioctl::Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 6);
 
 /// How ranges are registered: of both, nothing is ever write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +213,7 @@ impl Userfaultfd {
     }
 
     /// Replaces this descriptor by another, permanently, after the reading thread has ended, which has the other copy: the kernel then ends
-    /// the registrations, and lets all threads go on that wait for their changes to be read. A later [`ask`] answers [`Asked::Closed`].
+    /// the registrations, and lets all threads go on that wait for their changes to be read. A later [`ask`](crate::journal::asked::ask) answers [`Closed`](crate::journal::asked::Asked::Closed).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
         // SAFETY: both are descriptors of this module's; the number stays taken, by one that knows none of the ioctls.
         unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };
@@ -238,35 +223,6 @@ impl Userfaultfd {
 impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-/// The kernel's answer about changes that have not been read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// There is none.
-    Settled,
-    /// One is under way.
-    Changing,
-    /// The descriptor is not a userfaultfd: the program has closed it.
-    Closed,
-}
-
-/// Asks the kernel whether a change is under way that has not been read: the kernel counts a change before the mapping
-/// is removed, and meanwhile answers EAGAIN to any write-protection request. Otherwise it answers EINVAL to a request
-/// for an empty range. Allocates nothing.
-#[inline]
-pub(crate) fn ask(uffd: BorrowedFd<'_>) -> Asked {
-    let argument = UffdioWriteprotect::default();
-    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure; a range of no length is refused.
-    let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
-    let errno = std::io::Error::last_os_error().raw_os_error();
-    // What is read from here on is not read before the kernel answered.
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-    match errno {
-        Some(libc::EINVAL) if answer != 0 => Asked::Settled,
-        Some(libc::EBADF | libc::ENOTTY) if answer != 0 => Asked::Closed,
-        _ => Asked::Changing,
     }
 }
 

@@ -1,0 +1,44 @@
+//! Pages of words that the kernel wipes in a forked child (MADV_WIPEONFORK).
+
+#![cfg_attr(
+    not(loom),
+    expect(unsafe_code, reason = "anonymous pages and their advice; each block states its own reason")
+)]
+
+use std::io;
+
+use crate::sync::AtomicU64;
+
+/// A word of its own cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Line(AtomicU64);
+
+impl Line {
+    #[inline]
+    pub(super) fn word(&self) -> &AtomicU64 {
+        &self.0
+    }
+}
+
+/// A fresh page of words, which stays for as long as the process lives.
+#[cfg(not(loom))]
+pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    let len = rustix::param::page_size();
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let page = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }?;
+    // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }.map_err(crate::calls::named("madvise"))?;
+    // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and holds this many.
+    let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast::<Line>(), len / size_of::<Line>()) };
+    Ok(lines.iter())
+}
+
+#[cfg(loom)]
+pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+    let line: &'static Line = Box::leak(Box::new(Line(AtomicU64::new(0))));
+    Ok(std::iter::once(line))
+}
