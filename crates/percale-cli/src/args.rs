@@ -111,7 +111,7 @@ pub(crate) struct PerfArgs {
     /// Wait here for measurements from other machines, for example 0.0.0.0:7471
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
-    /// Between machines: measure only with who has the same key, the bytes of this file, which only its owner may read
+    /// Between machines: measure only with peers that have the same key, the bytes of this file, which only its owner may read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Operations [default: all]
@@ -200,7 +200,7 @@ pub(crate) struct ServeArgs {
     /// Let clients make and replace files
     #[arg(long)]
     pub(crate) writable: bool,
-    /// Serve only those who have the same key: the bytes of this file, which only its owner may read
+    /// Serve only clients that have the same key: the bytes of this file, which only its owner may read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Print one JSON object for each thing that happens
@@ -273,7 +273,7 @@ pub(crate) struct TortureArgs {
     /// The device that memory is pinned for, and that looks at it
     #[arg(long, value_enum, default_value_t = crate::torture::Device::IoUring)]
     pub(crate) device: crate::torture::Device,
-    /// Only pairs of memory and operation whose names contain this, such as munmap or memfd
+    /// Only pairs of memory and operation with this in their names, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Seconds for the threads of each monitor; 0 leaves them out [with --filter: 0]

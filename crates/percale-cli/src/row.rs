@@ -24,7 +24,7 @@ pub(crate) enum Operation {
     Get,
     /// One fetching addition to a word of the other's memory, to which the other adds as well.
     FetchAdd,
-    /// The same, and the other leaves the word alone.
+    /// One fetching addition to a word of the other's memory that the other does not access.
     FetchAddAlone,
     /// One compare-and-swap of a word of the other's memory.
     CompareSwap,

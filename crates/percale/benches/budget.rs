@@ -30,8 +30,8 @@ const POSTED: u64 = 1000;
 
 /// Two connected endpoints and the memory of their operations.
 ///
-/// Memory: `source`, `target`, `word`, `result` and what is `exposed` live as long as the endpoints do, and nobody touches
-/// them but operations.
+/// Memory: `source`, `target`, `word`, `result` and what is `exposed` live as long as the endpoints do, and only
+/// operations access them.
 struct Pair {
     vector: AddressVector,
     left: Endpoint,
@@ -101,7 +101,7 @@ impl Pair {
     fn post_receive(&self, tag: u64, context: u64) {
         let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
         let work = ReceiveWork { from, segments: self.target, tag: Some((tag, 0)), context, flags };
-        // SAFETY: as `Pair` says of its memory.
+        // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
         unsafe { self.right.post_recv(&work) }.expect("room for a receive");
     }
 
@@ -109,7 +109,7 @@ impl Pair {
     fn post_send(&self, tag: u64) {
         let (peer, data, context, flags) = (self.peer, None, tag, OpFlags::COMPLETION);
         let work = SendWork { peer, segments: self.source, tag: Some(tag), data, context, flags };
-        // SAFETY: as `Pair` says of its memory.
+        // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
         unsafe { self.left.post_send(&work) }.expect("room for a send");
     }
 
@@ -145,7 +145,7 @@ impl Pair {
     fn access(&self, context: u64, op: Op) {
         let (peer, word, remote, flags) = (self.peer, self.word, self.exposed, OpFlags::COMPLETION);
         let posted = match op {
-            // SAFETY: as `Pair` says of its memory.
+            // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
             Op::Get => unsafe { self.left.post_read_one(peer, word, remote, context, flags) },
             // SAFETY: as above.
             Op::Put => unsafe { self.left.post_write_one(peer, word, remote, context, flags) },
@@ -159,7 +159,7 @@ impl Pair {
     #[inline]
     fn sum(&self, works: &[CollectiveWork; 2]) {
         for (endpoint, work) in [&self.left, &self.right].into_iter().zip(works) {
-            // SAFETY: as `Pair` says of its memory.
+            // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
             unsafe { endpoint.post_collective(work) }.expect("room for a sum");
         }
         completed(&self.left, works[0].context);
@@ -300,7 +300,7 @@ fn access((pair, op): (Pair, Op)) -> Pair {
     pair
 }
 
-/// A pair whose two endpoints are a group, and what both do: sums of one element.
+/// A pair with its two endpoints in one group, and the operations of both: sums of one element.
 fn grouped() -> (Pair, [CollectiveWork; 2]) {
     let pair = shm(8);
     let members: AddressSet = [pair.left.address(), pair.right.address()]
@@ -339,7 +339,7 @@ fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
     pair
 }
 
-/// A pair, and a sender besides, whose sends a counter sets off.
+/// A pair, and another sender; a counter starts the sends of that sender.
 struct Triggered {
     pair: Pair,
     sender: SharedEndpoint,
@@ -361,7 +361,7 @@ impl Triggered {
         let (peer, segments, flags) = (self.pair.peer, self.pair.source, OpFlags::empty());
         let work = SendWork { peer, segments, tag: Some(tag), data: None, context: tag, flags };
         let threshold = self.counter.value() + 1;
-        // SAFETY: as `Pair` says of its memory.
+        // SAFETY: the memory of a `Pair` outlives its endpoints, and only operations access it.
         unsafe { self.sender.post_when(&Operation::Send(work), &self.counter, threshold) }.expect("room to wait");
         self.counter.add(1);
         let mut entry = [Entry::default()];

@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-    /// Who executes the guest's instructions [default: the processor if it can]
+    /// What executes the guest's instructions [default: the processor if it can]
     #[arg(long, value_enum)]
     accelerator: Option<Accelerator>,
     /// Makes the guest anew, of what Debian has today

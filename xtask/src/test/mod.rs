@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The long forms of tests and of the walk, which take hours: every denied call, every API version, millions of operations
     #[arg(long, conflicts_with = "quick")]
     all: bool,
-    /// Only tests whose path contains this
+    /// Only tests with this in their path
     #[arg(long)]
     filter: Option<String>,
 }

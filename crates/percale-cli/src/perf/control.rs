@@ -130,7 +130,7 @@ impl Control {
         Ok(())
     }
 
-    /// Waits for the next line, calling `progress` now and then; `patience` bounds the wait.
+    /// Waits for the next line, calling `progress` at intervals; `patience` is the timeout.
     pub(crate) fn next<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,

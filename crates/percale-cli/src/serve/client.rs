@@ -122,8 +122,8 @@ impl Client {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its connection has ended: nothing more is done for it. Its own thread, whose receive has ended with the connection, closes what is open,
-    /// because closing may wait for a disk.
+    /// Marks the client as gone: its connection has ended, and nothing more is done for it. The receive of its own thread has ended with the
+    /// connection. That thread closes the open files, because closing may wait for a disk.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }

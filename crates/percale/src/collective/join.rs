@@ -40,7 +40,7 @@ pub(crate) enum Deed {
     Reach(Connection),
     /// Send a member a message about this list.
     Say { to: Connection, list: u64, said: Join },
-    /// The members agreed on a group, whose messages have this tag.
+    /// The members agreed on a group. Its messages have this tag.
     Agreed { group: u64, tag: u64 },
     /// The join of a group failed.
     Failed { group: u64, error: ErrorCode, why: String },
@@ -169,7 +169,7 @@ impl Joins {
         self.go_on(list);
     }
 
-    /// Leaves a group whose join has not completed.
+    /// Leaves a group before its join has completed.
     pub(crate) fn leave(&mut self, list: u64, group: u64) {
         let Some(line) = self.lines.get_mut(&list) else { return };
         let Some(at) = line.iter().position(|attempt| attempt.group == group && !attempt.left) else { return };

@@ -51,7 +51,7 @@ pub struct Ring {
     errors: VecDeque<(u64, ErrorEntry)>,
     /// Entries read so far.
     taken: u64,
-    /// Results that wait, and operations under way whose result will be pushed here.
+    /// The number of results that wait, and of operations under way that will push a result here.
     claimed: usize,
     /// Results that fit without growing, never above the limit.
     room: usize,
@@ -134,7 +134,7 @@ impl Ring {
         (self.pushed - self.taken) as usize
     }
 
-    /// Releases a reservation whose operation reports no result.
+    /// Releases the reservation of an operation that reports no result.
     #[inline]
     pub fn unreserve(&mut self) {
         debug_assert!(self.reserved() > 0, "more results than reservations");

@@ -48,8 +48,8 @@ pub enum Progress {
     Automatic,
 }
 
-/// How far peers are trusted with this domain's regions. This applies to local peers (processes of the same user), and to peers over verbs,
-/// whose accesses the device checks.
+/// How far peers are trusted with this domain's regions. This applies to local peers (processes of the same user), and to peers over verbs:
+/// the device checks their accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// Peers may access regions directly, through mapped memory or the kernel. The checks of keys, ranges and rights are then made by percale in
@@ -132,7 +132,7 @@ impl Inner {
         self.process.is_here()
     }
 
-    /// Returns the [`Bedside`] that a new endpoint sleeps on. Peers can wake the endpoint through it if shared memory is allowed and available. If
+    /// Returns the [`Bedside`] on which a new endpoint sleeps. Peers can wake the endpoint through it if shared memory is allowed and available. If
     /// shared memory is not available, peers use another transport, if one is allowed, and the second value is the reason.
     pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
         let settings = &self.settings;

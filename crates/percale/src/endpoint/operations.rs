@@ -29,7 +29,7 @@ pub(crate) struct Slot {
     done: bool,
     waker: Option<Waker>,
     parked: bool,
-    /// Set for a shared receive, whose result another handle waits for.
+    /// Set for a shared receive: another handle waits for its result.
     owed: Option<Owed>,
 }
 
@@ -102,7 +102,7 @@ impl Operations {
     }
 
     /// Called when the endpoint is closed and has ended all operations that it knew of. Ends the rest, since nothing else will: for
-    /// example an operation that waits for a counter whose last handle is being dropped, which comes too late to be begun.
+    /// example an operation that waits for a counter while the last handle of this counter is being dropped. It comes too late to be begun.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);

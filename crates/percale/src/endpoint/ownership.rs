@@ -70,7 +70,7 @@ pub(super) mod reach {
         /// Whether this is the process that opened the endpoint, and not a fork of it.
         fn is_here(&self) -> bool;
 
-        /// Runs a call with the engine, then wakes the tasks whose operations it finished. Must not be called in a forked child.
+        /// Runs a call with the engine, then wakes the tasks of the operations that the call finished. Must not be called in a forked child.
         fn run_here<C: Call>(&self, call: C) -> C::Result;
 
         /// Like [`run_here`](Self::run_here), but refuses the call in a forked child.
@@ -173,7 +173,7 @@ impl Owned {
         self.engine.into_inner()
     }
 
-    /// Wakes the tasks whose operations were finished, now that the engine is no longer borrowed.
+    /// Wakes the tasks of finished operations, now that the engine is no longer borrowed.
     #[cold]
     fn run_errands(&self) {
         let errands = self.engine.borrow_mut().core.operations.take_errands();
@@ -392,7 +392,7 @@ impl Inner {
         }
     }
 
-    /// Unlocks the endpoint, and then wakes the tasks whose operations were finished.
+    /// Unlocks the endpoint, and then wakes the tasks of finished operations.
     fn leave(mut state: MutexGuard<'_, State>) {
         if state.engine.core.operations.has_errands() {
             let errands = state.engine.core.operations.take_errands();

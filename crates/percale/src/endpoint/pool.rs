@@ -544,8 +544,8 @@ impl Membership {
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// Makes a receive whose message is gone look for another. The receive is returned, to end in error, if a younger one was given
-    /// a message since it was posted: a message found now would be out of order.
+    /// Looks for another message for a receive after its message is gone. The receive is returned, to end in error, if a younger one was
+    /// given a message since it was posted: a message found now would be out of order.
     #[must_use]
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) -> Option<Waiting> {
         let mut state = self.pool.lock()?;

@@ -246,7 +246,7 @@ impl Call for Poll<'_> {
 }
 
 impl Engine {
-    /// Posts a send whose result goes to a completion queue.
+    /// Posts a send that reports to a completion queue.
     #[inline(never)]
     fn post_raw_send(&mut self, work: &SendWork) -> Result<(), PostError> {
         let &SendWork { peer, tag, data, context, flags, .. } = work;
@@ -282,7 +282,7 @@ impl Engine {
         result
     }
 
-    /// Posts a receive whose result goes to a completion queue.
+    /// Posts a receive that reports to a completion queue.
     #[inline(never)]
     fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
         let &ReceiveWork { from, tag, context, flags, .. } = work;

@@ -199,7 +199,7 @@ impl Engine {
         result
     }
 
-    /// Posts an access whose result goes to a completion queue.
+    /// Posts an access that reports to a completion queue.
     #[inline]
     pub(super) fn post_raw(
         &mut self,

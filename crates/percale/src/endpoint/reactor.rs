@@ -1,7 +1,7 @@
 //! Wakes tasks: one thread that sleeps on the descriptors of all endpoints with waiting futures.
 //!
 //! Percale works with any async runtime, so it brings its own reactor: an endpoint that has nothing to do arms its descriptor and
-//! leaves its waker here; the thread wakes the task, whose next poll makes progress. The thread starts with the first waiting
+//! leaves its waker here; the thread wakes the task, and its next poll makes progress. The thread starts with the first waiting
 //! future.
 //!
 //! 1. A waker is here for as long as its future waits: a future that ends or is dropped removes its waker ([`unwatch`]).

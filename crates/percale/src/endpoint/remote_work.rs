@@ -67,7 +67,7 @@ impl RemotePieces {
 /// A read or a write (fi_rma(3)). Local and remote memory are equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaWork {
-    /// The peer whose memory is accessed.
+    /// The peer that owns the remote memory.
     pub peer: PeerAddress,
     /// The local memory: the source of a write, the destination of a read.
     pub local: Segments,
@@ -135,7 +135,7 @@ impl From<WordOne> for AtomicWork {
 /// no order between elements.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicWork {
-    /// The peer whose memory is accessed.
+    /// The peer that owns the remote memory.
     pub peer: PeerAddress,
     /// The operation.
     pub op: AtomicOp,

@@ -5,7 +5,7 @@
 //! message that came first. The endpoint that received the message reports it, to its own queue and counters. Endpoints of one
 //! connection can share receives as well. A receive that an endpoint posts for itself goes before shared ones.
 //!
-//! A receive belongs to the context, not to the endpoint whose message took it. If that endpoint closes before the message is
+//! A receive belongs to the context, not to the endpoint that received the matching message. If that endpoint closes before the message is
 //! complete, the receive ends with [`ErrorCode::Canceled`]: in the queue that the endpoint reports receives to or, if that is the
 //! endpoint's own queue, which is closed with it, in the queue of another endpoint of the context (of the next one that joins, if
 //! there is none), without the number of the sender. Receives that wait for a message are not affected.
@@ -48,7 +48,7 @@ impl SharedReceive {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, None)
     }
 
-    /// A receive of a message whose tag equals `tag` in all bits except those set in `ignore`.
+    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     ///
     /// # Errors
     /// If it cannot be posted.

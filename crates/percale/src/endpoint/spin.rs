@@ -26,7 +26,7 @@
 //!   yielding for 80 to 150 µs and then sleeping, 4.5 to 5 µs (a turn among eight costs 1.06 µs, four of them are waited for);
 //! * checking on which processor the peer runs: 2.9 to 3.4 µs with 150 µs for [`CROWDED_BUDGET`], 3.1 to 3.6 µs with 250, 3.2 to
 //!   4.3 µs with 100, 5 to 10 µs with 80, because a round then takes longer than that and all threads sleep.
-//! * On another machine, whose processors wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * On another machine, with processors that wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
 //! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares its
 //!   processor with a third process still has a turn to answer in.
 //! * [`LATE`] lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process that

@@ -163,7 +163,7 @@ impl Default for Deferred {
     }
 }
 
-/// A domain that ends cancels its work: otherwise a counter whose line holds a handle to that same counter would stay forever.
+/// Cancels the domain's work: otherwise a counter with a handle to that same counter in its own line would stay forever.
 impl Drop for Deferred {
     fn drop(&mut self) {
         if !self.lines.is_here() {

@@ -1,4 +1,4 @@
-//! An ordered queue for thresholds: a radix heap whose small buckets are sorted.
+//! An ordered queue for thresholds: a radix heap with sorted small buckets.
 //!
 //! Work that waits for a counter leaves in the order of thresholds, and counters mostly rise: no new threshold lies below one that
 //! has left. For that case a radix heap needs few comparisons: an item lies in the bucket that is named by the highest bit in which
@@ -8,8 +8,8 @@
 //! instead, into the `front`, from which items leave. A bucket of many items that came in order, as thresholds mostly do, becomes
 //! the `run` unchanged, from which items leave too.
 //!
-//! Items at or below the floor wait separately, in a binary heap: work whose condition holds already, which leaves at once, and
-//! thresholds of a counter that was set back.
+//! Items at or below the floor wait separately, in a binary heap: work with a condition that holds already, which leaves at once,
+//! and thresholds of a counter that was set back.
 //!
 //! Equal thresholds stay in order. In the buckets they are always in one bucket, and distributing and sorting keep its order; items
 //! in the front or in the run came before their equals in the buckets, and before those at the floor that wait separately; stamps

@@ -172,13 +172,13 @@ impl Submissions {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Ends an operation that comes after the endpoint was closed: deferred work, or an operation that waited for a counter whose
-    /// last handle is being dropped, which was on no list when the endpoint ended all operations that it knew of. None of them has
-    /// reserved room.
+    /// Ends an operation that comes after the endpoint was closed: deferred work, or an operation that waited for a counter while the
+    /// last handle of this counter is being dropped. The latter was on no list when the endpoint ended all operations that it knew of.
+    /// Neither has reserved room.
     #[cold]
     fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
         if transfer.notify == Notify::Operation {
-            drop(list); // The transfer may own the last handle of a counter, whose drop comes here.
+            drop(list); // The transfer may own the last handle of a counter; dropping it enters this function.
             return; // Closing ended it for its handle, or is about to.
         }
         let operation = *transfer.operation.work();
@@ -207,7 +207,7 @@ impl Submissions {
         begun
     }
 
-    /// Wakes the tasks whose operations have ended. If a thread is in the endpoint, that thread does it instead.
+    /// Wakes the tasks of ended operations. If a thread is in the endpoint, that thread does it instead.
     pub(super) fn wake(&self) {
         if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
             endpoint.begin_due();

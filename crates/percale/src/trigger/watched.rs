@@ -1,8 +1,9 @@
 //! Operations of an endpoint that wait for their variables.
 //!
-//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): an operation whose
-//! variable was written early waits for those before it. Writing a variable sends no notification, so each thread that makes
-//! progress looks; and a thread that would sleep looks again at once for a while ([`EAGER`]), then after every nap.
+//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): if the
+//! variable of an operation was written early, the operation waits for those before it. Writing a variable sends no notification, so
+//! each thread that makes progress checks the variables; a thread that would sleep checks again at once for a while ([`EAGER`]), then
+//! after every nap.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

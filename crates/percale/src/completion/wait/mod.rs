@@ -379,8 +379,8 @@ impl Wait {
         self.until_value(0, timeout, look)
     }
 
-    /// Like [`until`](Self::until), but for a caller whose `look` finds nothing before a value is at least `from`: a value below
-    /// that does not wake it, other events do.
+    /// Like [`until`](Self::until), but for a `look` that finds nothing before a value is at least `from`: a value below `from`
+    /// does not wake the caller, other events do.
     ///
     /// # Errors
     /// Those of [`until`](Self::until).

@@ -309,7 +309,7 @@ pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receiv
 
 impl Core {
     /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible; else the access is assembled in a
-    /// buffer, whose length the link bounds.
+    /// buffer. The link bounds the length of this buffer.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {

@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Ends the operations that waited for the connection of a slot, whose link is gone, and notifies the service thread that made it.
+    /// Ends the operations that waited for the connection of a slot, after the link is gone, and notifies the service thread that made it.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
         let serial = self.core.peers.get(slot).serial;
         self.core.down(slot, error, why);

@@ -408,7 +408,7 @@ impl Core {
         }
     }
 
-    /// Fails a send whose memory no transport reads any more. The send is reported, and keeps its number if the peer has yet to answer.
+    /// Fails a send. No transport reads its memory any more. The send is reported, and keeps its number if the peer has yet to answer.
     pub(super) fn send_failed(&mut self, id: Id<Send>, error: ErrorCode, why: &str) {
         let Some(Send { to, state }) = self.sends.get_mut(id) else { return };
         let to = *to;

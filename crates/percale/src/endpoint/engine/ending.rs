@@ -225,7 +225,7 @@ impl Core {
     }
 }
 
-/// Returns the contexts of transfers of groups to whose memory peers may still be writing.
+/// Returns the contexts of group transfers with memory that peers may still be writing to.
 fn held_groups(links: &[Broken]) -> HashSet<u64> {
     let context = |pull: &Pull| match pull {
         Pull::Message { receive, .. } if receive.notify == Notify::Collective => Some(receive.context),

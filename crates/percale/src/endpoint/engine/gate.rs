@@ -1,4 +1,4 @@
-//! The peers whose messages an endpoint accepts: all peers, or one peer, or (for a listener) none.
+//! The peers that may send messages to an endpoint: all peers, or one peer, or (for a listener) none.
 //!
 //! While the gate is closed only frames about the connection itself pass; a peer that sends anything else is disconnected. Frames that pass
 //! an open gate cost nothing more: a closed gate disables the fast path of messages instead.
@@ -20,7 +20,7 @@ pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that 
 /// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends as many.
 const HEARD_LIMIT: u32 = 4;
 
-/// The peers whose messages an endpoint accepts.
+/// The peers that may send messages to an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: bool,

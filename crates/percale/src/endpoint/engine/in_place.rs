@@ -1,7 +1,7 @@
 //! The fast path of a read, a write or an atomic operation on a word, which is complete when the call that posts it returns.
 //!
-//! It handles the most common kind: one short piece on each side, in memory whose grant was used last, reported to the endpoint's own
-//! queue, and of which the target need neither count nor report anything. Any other operation, and one that fails, is not reported here:
+//! It handles the most common kind: one short piece on each side, in memory of the most recently used grant, reported to the endpoint's
+//! own queue, and neither counted nor reported at the target. Any other operation, and one that fails, is not reported here:
 //! the caller posts it on the general path. A write that failed may have been made in part, and is then made again.
 
 use super::Engine;

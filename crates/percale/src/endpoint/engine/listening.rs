@@ -17,7 +17,7 @@ use crate::transport::Connection;
 use crate::transport::shm::Bell;
 use crate::wire::control::{Control, Rejection};
 
-/// Connections to a listener whose requests do not wait for an answer.
+/// The maximum number of a listener's connections that have no request waiting for an answer.
 const IDLE: usize = 2048;
 
 /// The state of a listener: the connection requests that have no answer yet.
@@ -163,8 +163,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a new connection of a requester. The number of connections whose requests do not wait for an answer is bounded: above the
-    /// bound, the oldest of them is closed.
+    /// Records a new connection of a requester. The number of connections that have no request waiting for an answer is bounded:
+    /// above the bound, the oldest of them is closed.
     pub(super) fn listener_link(&mut self, slot: Connection) {
         let Some(listening) = self.listening() else { return };
         listening.connected.push_back(slot);

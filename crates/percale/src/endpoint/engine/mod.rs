@@ -118,7 +118,7 @@ pub struct Engine {
     doorbell: Arc<Doorbell>,
     /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
     epoll: Arc<OwnedFd>,
-    /// The timer that ticks while there are sockets whose peers may have gone silent. It is in the epoll too.
+    /// The timer that ticks while there are sockets to peers that may have gone silent. It is in the epoll too.
     ticks: Option<OwnedFd>,
     /// The timer that expires some time after the endpoint was last armed, if the descriptor is to become readable then. It is in the epoll too.
     looks: Option<OwnedFd>,
@@ -138,7 +138,7 @@ pub struct Engine {
     closed: bool,
     /// Reads of the completion queue since the last progress.
     reads: u32,
-    /// How many of these reads may do no more than a *glance* at the rings (see [`read`]) while nothing arrives.
+    /// The number of these reads that may do no more than a *glance* (a check of the rings alone, see [`read`]) while nothing arrives.
     glances: u32,
     /// Reads in a row that found nothing.
     in_vain: InVain,
@@ -275,7 +275,7 @@ impl Engine {
         true
     }
 
-    /// Polls the cold links whose peers rang, and makes them hot.
+    /// Polls the cold links that a peer rang, and makes them hot.
     #[inline(never)]
     fn poll_rung(&mut self) -> bool {
         let rung = self.poller.take_rung(&self.bell);

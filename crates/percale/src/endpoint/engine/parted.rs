@@ -2,8 +2,8 @@
 //!
 //! A slot is given up when nothing refers to it any more: it has no connection and none is being made, its address is not in the vector or
 //! does not lead to it, no receive is directed at it, none of its messages waits to be received, and no operation waits until another
-//! process lets go of memory (`residue`). Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots whose
-//! connections ended or failed before are checked, so a slot that was still referred to is checked again later. Endpoints with a role,
+//! process lets go of memory (`residue`). Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots with
+//! connections that ended or failed before are checked, so a slot that was still referred to is checked again later. Endpoints with a role,
 //! members of groups and users of shared receives keep their slots.
 
 use super::Engine;
@@ -15,7 +15,7 @@ use crate::wire::head::Kind;
 const LOOKS: usize = 4;
 
 impl Engine {
-    /// Handles a slot whose connection has ended, or could not be made.
+    /// Handles a slot after its connection has ended, or could not be made.
     pub(super) fn parted(&mut self, slot: Connection) {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {

@@ -1,5 +1,5 @@
-//! The peers of an endpoint: one slot for each context of each address, kept across connections, and one for each peer whose address is
-//! not known.
+//! The peers of an endpoint: one slot for each context of each address, kept across connections, and one for each peer with an
+//! unknown address.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. A slot is made at the first use of a peer (or when the peer connects
 //! first) and stays as long as anything may refer to it: the vector, a directed receive posted before the peer ever connected, a message
@@ -38,7 +38,7 @@ pub(crate) enum State {
     Alias(Connection),
 }
 
-/// A value that is no count of removals or changes: nothing was looked up yet.
+/// A marker in place of a count of removals or changes: nothing was looked up yet.
 const NEVER: u64 = u64::MAX;
 
 /// A context of an address. An endpoint that does not share its address is context 0.
@@ -211,7 +211,7 @@ pub(crate) struct Peers {
     pub(crate) single: bool,
     /// Slots that were given up.
     free: Vec<Connection>,
-    /// Slots whose connection ended or could not be made, the oldest first.
+    /// Slots that lost their connection, or could not be connected, the oldest first.
     parted: VecDeque<Connection>,
 }
 
@@ -342,7 +342,7 @@ impl Peers {
         self.free.push(slot);
     }
 
-    /// Queues a slot whose connection has ended, or could not be made, among those that may be given up.
+    /// Queues a slot, after its connection has ended or could not be made, among those that may be given up.
     pub(crate) fn part(&mut self, slot: Connection) {
         if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
             self.parted.push_back(slot);
@@ -407,7 +407,7 @@ impl Peers {
         self.last.set((peer, if last == slot { real } else { last }));
     }
 
-    /// Ends all aliases of `real`, whose connection is over: each is a peer of its own again.
+    /// Ends all aliases of `real` after its connection has ended: each is a peer of its own again.
     fn end_aliases(&mut self, real: Connection) {
         if !std::mem::take(&mut self.list[real as usize].aliased) {
             return;

@@ -1,8 +1,8 @@
 //! Reading results, and the progress that is made for that.
 //!
 //! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to its receive and
-//! reported to the reader at once, without passing through the queue. While nothing arrives, most reads are only a *glance* at the rings,
-//! so that the next read sees a message sooner; everything else is polled at every [`GLANCES`]th read.
+//! reported to the reader at once, without passing through the queue. While nothing arrives, most reads check only the rings (a *glance*), so that
+//! the next read sees a message sooner; everything else is polled at every [`GLANCES`]th read.
 
 use super::Engine;
 use crate::completion::entry::Entry;
@@ -37,7 +37,7 @@ enum Found {
 }
 
 impl Engine {
-    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a glance at the rings is not enough, if
+    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings alone is not enough, if
     /// progress is owed or a link is busy, and in any case at every [`PATIENCE`]th call. So a read of waiting results is not delayed, and a
     /// reader that always finds results makes progress too.
     #[inline(always)]

@@ -14,8 +14,8 @@ use crate::transport::Connection;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Residue;
 
-/// The maximum number of ended connections whose memory one peer process may keep. A process can connect again and again, from threads that
-/// run while another of its threads is stopped, or with malicious intent.
+/// The maximum number of ended connections of one peer process that hold memory until the process lets go of it. A process can
+/// connect again and again, from threads that run while another of its threads is stopped, or with malicious intent.
 pub(super) const KEPT: usize = 16;
 
 /// Operations that wait until another process lets go of memory.

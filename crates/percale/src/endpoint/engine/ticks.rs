@@ -49,7 +49,7 @@ impl Engine {
         Ok(fd)
     }
 
-    /// Closes the connections of TCP peers whose hosts have not answered anything for too long.
+    /// Closes the connections to TCP peers if the peer's host has not answered anything for too long.
     #[cold]
     pub(super) fn tick(&mut self) {
         if let Some(ticks) = &self.ticks {

@@ -21,7 +21,7 @@ struct Kept {
     entry: Entry,
 }
 
-/// Sends whose last bytes have not left yet.
+/// Sends with bytes that have not left yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     /// The number of these sends, of all peers.
@@ -49,7 +49,7 @@ impl Core {
         notify: Notify,
         entry: impl FnOnce() -> Entry,
     ) -> bool {
-        self.report_sent(to, link); // Earlier sends, whose last bytes may have left with this one.
+        self.report_sent(to, link); // Earlier sends: their last bytes may have left with this one.
         let Some((_, end)) = link.unsent() else { return true };
         self.unsent.count += 1;
         self.unsent.kept.entry(to).or_default().push_back(Kept { end, notify, entry: entry() });

@@ -21,7 +21,7 @@ use crate::memory::region::{Refusal, Registered, Via};
 use crate::memory::window::{By, Cell, WindowError};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// A dead key whose users have yet to finish.
+/// A dead key that still has users.
 #[derive(Debug)]
 pub(crate) struct Dying {
     cell: Arc<Cell>,

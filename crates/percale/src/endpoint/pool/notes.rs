@@ -17,11 +17,11 @@ pub(crate) enum Note {
     Fill(Promise),
     /// A receive waits for this peer.
     LookFor(PeerAddress),
-    /// A receive waits for the peer at this address, whose connection to another member ended.
+    /// A receive waits for the peer at this address. The connection of this peer to another member ended.
     LookAt(At),
     /// This receive was canceled.
     Canceled { tagged: bool, receive: Waiting },
-    /// A receive has ended that another member had taken, whose own queue no longer exists.
+    /// A receive that another member had taken has ended. That member's own queue no longer exists.
     Over(Box<Over>),
 }
 

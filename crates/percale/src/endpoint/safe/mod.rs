@@ -106,7 +106,7 @@ impl<A: Ownership> Endpoint<A> {
         ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
-    /// A receive of a message whose tag equals `tag` in all bits except those set in `ignore`.
+    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         let mut request = self.recv(buffer);
         request.tag = Some((tag, ignore));

@@ -14,7 +14,7 @@ use crate::trigger::{Condition, Operation, Variable, fire};
 #[derive(Clone, Debug)]
 pub(super) struct When {
     begins: Begins,
-    /// Set for deferred work, whose end this counter counts.
+    /// Set for deferred work: this counter counts the end of the work.
     counting: Option<Counter>,
 }
 

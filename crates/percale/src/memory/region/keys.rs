@@ -221,8 +221,8 @@ impl Keys {
 
     /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with another meaning (KEY-004).
     ///
-    /// Of [`DRAWN`] random keys, the first whose own line is free is taken, so that it is found there without searching. That reveals less
-    /// than one bit to an attacker that guesses keys: at least half of the lines are free.
+    /// Draws [`DRAWN`] random keys and takes the first one with a free line of its own, so that a look-up finds it there without searching.
+    /// That reveals less than one bit to an attacker that guesses keys: at least half of the lines are free.
     fn random_key(&self) -> Result<u64, RegisterError> {
         let mut bytes = [0; 8 * DRAWN];
         loop {

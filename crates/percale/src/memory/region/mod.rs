@@ -5,8 +5,8 @@
 //! # use percale::{Access, Info};
 //! # let domain = Info::discover()?.best()?.open()?;
 //! let region = domain.register(vec![0; 4096], Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-//! let name = region.remote().to_bytes();       // to be sent to those who may use it
-//! let memory = region.close()?;                // nobody reaches it any more
+//! let name = region.remote().to_bytes();       // to be sent to peers that may use it
+//! let memory = region.close()?;                // no peer accesses it any more
 //! # drop((name, memory)); Ok(()) }
 //! ```
 //!

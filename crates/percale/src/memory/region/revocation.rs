@@ -23,7 +23,7 @@ pub(crate) struct Revocation {
     goes_on: bool,
 }
 
-/// A grant whose peer may be in the middle of an access.
+/// A grant to a peer that may be in the middle of an access.
 #[derive(Debug)]
 struct Wait {
     grant: Grant,

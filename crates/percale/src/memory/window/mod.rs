@@ -7,7 +7,7 @@
 //! let region = domain.register(vec![0; 4096], Access::empty())?;      // peers may do nothing with it
 //! let mut window = domain.window(WindowType::One)?;
 //! let name = window.bind(&region, 512..1024, WindowAccess::READ)?;    // but read this part
-//! window.bind(&region, 0..0, WindowAccess::empty())?;                 // and now they may not: nobody is at it any more
+//! window.bind(&region, 0..0, WindowAccess::empty())?;                 // and now they may not: no access is under way
 //! # drop(name); Ok(()) }
 //! ```
 //!

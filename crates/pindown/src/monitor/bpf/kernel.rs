@@ -242,8 +242,8 @@ impl Kernel {
 
     /// The space in which a process was when it was identified, if that is reported on.
     ///
-    /// The pointer in `who` was read before the page is looked at. The programs mark a page when its space ends, which is before the
-    /// pointer can be another's; so while the page has no mark, the pointer that was read earlier names this space.
+    /// The pointer in the identity was read before the page is checked. The programs mark a page when its space ends. This is before the
+    /// pointer can belong to another space; so while the page has no mark, the pointer that was read earlier names this space.
     pub(super) fn space_of(&self, who: &Identity) -> Option<SpaceId> {
         let id = *self.by_mm.get(&who.mm)?;
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::quota::Charge;
 
-/// Of the threads that publish, so many take pages away at once at most. The others are left for pages to be put, for which somebody waits.
+/// The maximum number of publishing threads that remove pages at once. The others are left to publish new pages, because callers wait for those.
 const TAKING: usize = 2;
 
 /// Whether the programs know a page.

@@ -164,7 +164,7 @@ impl Collectives {
         self.groups.is_empty() && self.heard.is_empty()
     }
 
-    /// Drops the records of a peer whose connection is over, since another peer may get its slot number.
+    /// Drops the records of a peer after its connection has ended, since another peer may get its slot number.
     pub(crate) fn forget_heard(&mut self, from: Connection) {
         self.heard.retain(|(_, who)| *who != from);
     }

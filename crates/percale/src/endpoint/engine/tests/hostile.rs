@@ -22,7 +22,7 @@ enum Asks {
     Message,
 }
 
-/// A frame whose other fields follow from the operation under way.
+/// A frame. Its other fields follow from the operation under way.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
     /// The end of a part, with this refusal. The number of the part under way is XORed with the second value.
