@@ -1,7 +1,7 @@
 //! Unmodified clients of the provider, over verbs: their files, and how they are judged.
 
 use super::brought::Job;
-use super::list::Row;
+use super::row::Row;
 use super::{built, layer};
 use crate::failure::Outcome;
 use crate::interop;
@@ -92,7 +92,7 @@ fn packets_in(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{Client, SIZES};
-    use crate::guest::list::Verdict;
+    use crate::guest::row::Verdict;
 
     fn judged(client: Client, printed: &str) -> Verdict {
         client.judge(&printed.lines().map(str::to_owned).collect::<Vec<_>>()).result

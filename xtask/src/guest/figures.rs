@@ -1,7 +1,7 @@
 //! The costs of registrations, windows and transfers on the guest's RDMA device, beside each other: `percale perf --rdma`, kept for the report.
 //! Absolute times of a translated processor are meaningless; their ratios have some meaning.
 
-use super::list::Row;
+use super::row::Row;
 use crate::failure::Outcome;
 use crate::machine;
 use crate::place::Place;
@@ -102,7 +102,7 @@ say nothing. Windows are bound to regions of that size.";
 #[cfg(test)]
 mod tests {
     use super::{Run, WHAT, judge, lines};
-    use crate::guest::list::Verdict;
+    use crate::guest::row::Verdict;
     use crate::table;
 
     fn printed() -> Vec<String> {

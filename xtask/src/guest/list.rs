@@ -6,11 +6,12 @@ use super::built;
 use super::clients::Client;
 use super::figures;
 use super::memcheck;
+use super::row::{Row, Verdict};
 use crate::failure::Outcome;
 use crate::libtest;
 use crate::place::Place;
 use crate::results::Ending;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// A program of the list.
 pub(super) struct Case {
@@ -239,49 +240,6 @@ impl Case {
             }
         }
         row
-    }
-}
-
-/// The result of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Verdict {
-    Passed,
-    Failed,
-    /// The guest lacks what it tests.
-    Skipped,
-    /// The guest crashed, or the time was up.
-    NoResult,
-}
-
-impl Verdict {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed => "FAILED",
-            Self::Skipped => "skipped",
-            Self::NoResult => "NO RESULT",
-        }
-    }
-}
-
-/// A program's line.
-#[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) result: Verdict,
-    /// Tests, or pairs of memory and operation.
-    pub(super) passed: usize,
-    pub(super) failed: usize,
-    pub(super) ignored: usize,
-    pub(super) seconds: f64,
-    pub(super) note: String,
-}
-
-impl Row {
-    pub(super) fn new(passed: usize, failed: usize, ignored: usize, note: String) -> Self {
-        let result = if failed == 0 { Verdict::Passed } else { Verdict::Failed };
-        Self { name: String::new(), result, passed, failed, ignored, seconds: 0.0, note }
     }
 }
 

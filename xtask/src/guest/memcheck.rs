@@ -2,7 +2,7 @@
 
 use super::brought::Job;
 use super::layer;
-use super::list::{Row, Verdict};
+use super::row::{Row, Verdict};
 use crate::failure::Outcome;
 use crate::place::Place;
 
@@ -67,7 +67,7 @@ fn said_in(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::judge;
-    use crate::guest::list::{Row, Verdict};
+    use crate::guest::row::{Row, Verdict};
 
     fn judged(passed: usize, printed: &str) -> Row {
         let lines: Vec<String> = printed.lines().map(str::to_owned).collect();

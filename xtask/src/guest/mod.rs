@@ -9,7 +9,7 @@
 //! * [`clients`]: unmodified clients of the provider
 //! * [`memcheck`]: tests under valgrind
 //! * [`figures`]: what is measured there, for the report
-//! * [`list`]: what runs if nothing else is named
+//! * [`list`]: what runs if nothing else is named; [`row`]: the result of one program
 //!
 //! Each program gets a boot of its own, with a time limit: a panic of the guest's kernel ends nothing else, and is no
 //! result. The guest has no network and no disk, and reaches nothing of this machine.
@@ -27,6 +27,7 @@ mod layer;
 mod list;
 mod memcheck;
 mod modules;
+mod row;
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, Needed};
@@ -35,7 +36,8 @@ use crate::table::table;
 use boot::{Accelerator, End, Logs, Settings};
 use brought::Job;
 use image::Image;
-use list::{Case, Row, Verdict};
+use list::Case;
+use row::{Row, Verdict};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
