@@ -1,44 +1,13 @@
 //! Which clients there are, and how one of them is run.
 
+use super::case::{Case, Transport, Trouble};
 use super::mpi::{Library, Suite};
 use super::site::Site;
 use super::{hosts, libfabric, mpi};
-use crate::failure::Failure;
-use crate::program::Program;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// What carries the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Transport {
-    /// Shared memory where that works, which is what percale chooses by itself
-    Shm,
-    /// TCP only
-    Tcp,
-}
-
-impl Transport {
-    pub(super) const BOTH: [Self; 2] = [Self::Shm, Self::Tcp];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-        }
-    }
-
-    /// Sets the program's environment for this transport.
-    pub(super) fn tell(self, program: Program) -> Program {
-        let program = program.without("PERCALE_TRANSPORT");
-        match self {
-            Self::Shm => program.without("FI_PERCALE_TRANSPORT"),
-            Self::Tcp => program.env("FI_PERCALE_TRANSPORT", "tcp"),
-        }
-    }
-}
 
 /// How a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,28 +47,9 @@ pub(super) struct Row {
     pub(super) note: String,
 }
 
-/// Why a client has no good end.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// It cannot be run here.
-    Missing(String),
-    Failed(Failure),
-}
-
-impl<E: Into<Failure>> From<E> for Trouble {
-    fn from(failure: E) -> Self {
-        Self::Failed(failure.into())
-    }
-}
-
-/// What a client that passed did.
-pub(super) type Passed = Result<String, Trouble>;
-
-/// A client.
-pub(super) struct Case {
-    pub(super) client: String,
-    pub(super) library: String,
-    pub(super) transport: Transport,
+/// A client of the list, with what runs for it.
+pub(super) struct ListedCase {
+    pub(super) case: Case,
     /// It is among those for CI.
     pub(super) is_quick: bool,
     job: Job,
@@ -133,19 +83,7 @@ const EVERY: Duration = Duration::from_secs(20 * 60);
 /// Longer than mpi4py's tests take where three ranks that never sleep share two processors.
 const LONG: Duration = Duration::from_secs(40 * 60);
 
-impl Case {
-    /// The client in a line.
-    pub(super) fn title(&self) -> String {
-        format!("{} over {}, {}", self.client, self.library, self.transport.name())
-    }
-
-    /// Where what it says is kept.
-    pub(super) fn said(&self, site: &Site<'_>, part: &str) -> PathBuf {
-        let name = format!("{} {part}", self.title());
-        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-        site.directory.join("said").join(name.chars().map(plain).collect::<String>())
-    }
-
+impl ListedCase {
     fn limit(&self) -> Duration {
         match self.job {
             Job::Information | Job::Pingpong(_) | Job::Program { .. } => SHORT,
@@ -156,18 +94,18 @@ impl Case {
     }
 
     pub(super) fn run(&self, site: &Site<'_>) -> Row {
-        let start = Instant::now();
+        let (start, case) = (Instant::now(), &self.case);
         let deadline = start + self.limit();
         let passed = match &self.job {
-            Job::Information => libfabric::information(site, self, deadline),
-            Job::Pingpong(kind) => libfabric::pingpong(site, self, kind, deadline),
-            Job::Every(directory) => libfabric::every(site, self, directory.as_deref(), deadline),
-            Job::Program { name, library, ranks } => mpi::program(site, self, name, *library, *ranks, deadline),
-            Job::Mpi4py { suite, library, ranks } => mpi::mpi4py(site, self, *suite, *library, *ranks, deadline),
-            Job::Bereft => libfabric::bereft(site, self, deadline),
-            Job::Killed { library, what } => mpi::killed(site, self, *library, what, deadline),
-            Job::TwoHosts => hosts::two(site, self, deadline),
-            Job::Latency(library) => mpi::latency(site, self, *library, deadline),
+            Job::Information => libfabric::information(site, case, deadline),
+            Job::Pingpong(kind) => libfabric::pingpong(site, case, kind, deadline),
+            Job::Every(directory) => libfabric::every(site, case, directory.as_deref(), deadline),
+            Job::Program { name, library, ranks } => mpi::program(site, case, name, *library, *ranks, deadline),
+            Job::Mpi4py { suite, library, ranks } => mpi::mpi4py(site, case, *suite, *library, *ranks, deadline),
+            Job::Bereft => libfabric::bereft(site, case, deadline),
+            Job::Killed { library, what } => mpi::killed(site, case, *library, what, deadline),
+            Job::TwoHosts => hosts::two(site, case, deadline),
+            Job::Latency(library) => mpi::latency(site, case, *library, deadline),
         };
         let (ending, note) = match passed {
             Ok(note) => (Ending::Passed, note),
@@ -175,9 +113,9 @@ impl Case {
             Err(Trouble::Failed(failure)) => (Ending::Failed, failure.to_string()),
         };
         Row {
-            client: self.client.clone(),
-            library: self.library.clone(),
-            transport: self.transport,
+            client: case.client.clone(),
+            library: case.library.clone(),
+            transport: case.transport,
             ending,
             seconds: start.elapsed().as_secs_f64(),
             note,
@@ -186,11 +124,12 @@ impl Case {
 }
 
 /// All clients; those of one transport together.
-pub(super) fn all(site: &Site<'_>) -> Vec<Case> {
+pub(super) fn all(site: &Site<'_>) -> Vec<ListedCase> {
     let mut all = Vec::new();
     for transport in Transport::BOTH {
         let mut add = |client: String, library: &str, is_quick, job| {
-            all.push(Case { client, library: library.to_owned(), transport, is_quick, job });
+            let case = Case { client, library: library.to_owned(), transport };
+            all.push(ListedCase { case, is_quick, job });
         };
         if transport == Transport::Shm {
             add("fi_info".into(), libfabric::SYSTEM, true, Job::Information);

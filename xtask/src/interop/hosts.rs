@@ -1,7 +1,7 @@
 //! Two network namespaces with a cable between them stand for two hosts: MPICH's launcher reaches the second by a script of ours
 //! instead of ssh. Only root may make such.
 
-use super::cases::{Case, Passed, Trouble};
+use super::case::{Case, Passed, Trouble};
 use super::mpi::Library;
 use super::site::{Site, needs, run};
 use crate::failure::{Failure, Outcome};
@@ -92,7 +92,7 @@ pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     // Which transport is percale's to find out: there is nothing between the two but TCP.
     let launch = site.client(launch.arg(program), case).without("FI_PERCALE_TRANSPORT");
     let launch = launch.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
-    let said = run(launch, &case.said(site, ""), deadline)?;
+    let said = run(launch, &site.said(case, ""), deadline)?;
     match said.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),

@@ -1,6 +1,6 @@
 //! libfabric's own programs, as Debian ships them, and our C program that uses every entry of every table.
 
-use super::cases::{Case, Passed, Trouble};
+use super::case::{Case, Passed, Trouble};
 use super::site::{self, Site, Wheels, run};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
@@ -20,7 +20,7 @@ const STARTING: Duration = Duration::from_secs(30);
 /// We are shown, and nothing that is layered on us.
 pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
-    let said = run(site.seeing(Program::new("fi_info"), case), &case.said(site, ""), deadline)?;
+    let said = run(site.seeing(Program::new("fi_info"), case), &site.said(case, ""), deadline)?;
     let named = said.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
     let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|name| *name == "percale");
     if let Some(stray) = others.first() {
@@ -30,7 +30,7 @@ pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Pa
         return Err(Failure::new("fi_info does not show percale").into());
     }
     let parameters =
-        run(site.client(Program::new("fi_info").arg("-e"), case), &case.said(site, "parameters"), deadline)?;
+        run(site.client(Program::new("fi_info").arg("-e"), case), &site.said(case, "parameters"), deadline)?;
     let count = parameters.lines().filter(|line| line.contains("FI_PERCALE_")).count();
     if count == 0 {
         return Err(Failure::new("fi_info -e names no parameter of percale").into());
@@ -48,7 +48,7 @@ pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Insta
     };
     let server = program().args(["-B", &port.to_string()]);
     let client = program().args(["-P", &port.to_string(), "127.0.0.1"]);
-    let said = pair(server, client, port, &case.said(site, ""), deadline)?;
+    let said = pair(server, client, port, &site.said(case, ""), deadline)?;
     let sizes = said.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
     if sizes == 0 {
         return Err(Failure::new("fi_pingpong measured nothing").into());
@@ -81,7 +81,7 @@ pub(super) fn listening(server: &mut Client, port: u16) {
 pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let program = site.compile_with(Path::new("cc"), "bereft", "libfabric", &["-lfabric"])?;
-    let said = run(site.client(Program::new(program), case), &case.said(site, ""), deadline)?;
+    let said = run(site.client(Program::new(program), case), &site.said(case, ""), deadline)?;
     match said.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
         Some(errors) => Ok(errors.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),
@@ -101,7 +101,7 @@ pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, dead
         }
         program = program.env("PERCALE_LIBFABRIC", directory);
     }
-    let said = run(program, &case.said(site, ""), deadline)?;
+    let said = run(program, &site.said(case, ""), deadline)?;
     let passed = said.split("test result: ok. ").nth(1).and_then(|rest| rest.split_once(" passed"));
     match passed.and_then(|(count, _)| count.parse::<usize>().ok()) {
         None | Some(0) => Err(Failure::new("no test ran").into()),

@@ -1,7 +1,7 @@
 //! `cargo xtask interop`: unmodified clients of libfabric over the provider.
 //!
 //! * [`site`]: what clients run with, and how it gets here: packages, wheels, the provider
-//! * [`cases`]: the list of clients and transports
+//! * [`case`]: a client over a transport; [`cases`]: the list of them
 //! * [`libfabric`]: libfabric's own programs, and our C program that uses every entry
 //! * [`mpi`]: MPI libraries: programs of ours, and mpi4py's suites
 //! * [`hosts`]: two network namespaces that stand for two hosts
@@ -9,6 +9,7 @@
 //!
 //! Every client runs with a time limit, in a process group of its own, and its output is kept under the target directory.
 
+mod case;
 mod cases;
 mod fabtests;
 mod hosts;
@@ -24,7 +25,8 @@ use crate::table::table;
 pub(crate) use mpi::{THROUGH_THE_PROVIDER, part_of_mpi4py, verdict_of_mpi4py};
 pub(crate) use site::{mpi4py, newer_libfabric};
 
-use cases::{Case, Ending, Row, Transport};
+use case::Transport;
+use cases::{Ending, ListedCase, Row};
 use site::Site;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -61,8 +63,9 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    fn wants(&self, case: &Case) -> bool {
-        (!self.quick || case.is_quick)
+    fn wants(&self, listed: &ListedCase) -> bool {
+        let case = &listed.case;
+        (!self.quick || listed.is_quick)
             && self.transport.is_none_or(|only| only == case.transport)
             && self.only.as_deref().is_none_or(|part| case.client.contains(part) || case.library.contains(part))
             && self.except.as_deref().is_none_or(|part| !case.client.contains(part) && !case.library.contains(part))
@@ -107,13 +110,13 @@ pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(count(Ending::Passed), count(Ending::Failed), note))
 }
 
-fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&Case) -> bool) -> Vec<Row> {
-    let cases: Vec<Case> = cases::all(site).into_iter().filter(wanted).collect();
+fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&ListedCase) -> bool) -> Vec<Row> {
+    let cases: Vec<ListedCase> = cases::all(site).into_iter().filter(wanted).collect();
     let mut rows = Vec::with_capacity(cases.len());
-    for (number, case) in cases.iter().enumerate() {
-        eprint!("  [{}/{}] {} ... ", number + 1, cases.len(), case.title());
+    for (number, listed) in cases.iter().enumerate() {
+        eprint!("  [{}/{}] {} ... ", number + 1, cases.len(), listed.case.title());
         let start = Instant::now();
-        let row = run_often(case, site, times);
+        let row = run_often(listed, site, times);
         eprintln!("{} in {:.1} s  {}", row.ending, start.elapsed().as_secs_f64(), row.note);
         rows.push(row);
     }
@@ -121,14 +124,14 @@ fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&Case) -> bool) -> Vec
 }
 
 /// The last run, or the first that did not pass.
-fn run_often(case: &Case, site: &Site<'_>, times: usize) -> Row {
-    let mut row = case.run(site);
+fn run_often(listed: &ListedCase, site: &Site<'_>, times: usize) -> Row {
+    let mut row = listed.run(site);
     for done in 1..times {
         if row.ending != Ending::Passed {
             row.note = format!("run {done} of {times}: {}", row.note);
             return row;
         }
-        row = case.run(site);
+        row = listed.run(site);
     }
     if times > 1 {
         row.note = format!("{times} times; {}", row.note);

@@ -1,6 +1,6 @@
 //! MPI libraries over the provider: C programs of ours, and mpi4py's own tests.
 
-use super::cases::{Case, Passed, Transport, Trouble};
+use super::case::{Case, Passed, Transport, Trouble};
 use super::site::{MPICH, OPENMPI, Site, Wheels, needs, run};
 use crate::client::Client;
 use crate::failure::Failure;
@@ -153,7 +153,7 @@ pub(super) fn program(
         if one_sided { library.launch_one_sided(site, case, ranks)? } else { library.launch(site, case, ranks)? };
     // Open MPI 4 crashes in compare-and-swap over libfabric's own providers as well.
     let arguments: &[&str] = if one_sided && library == Library::Debian { &["no-swap"] } else { &[] };
-    let said = run(launch.arg(program).args(arguments), &case.said(site, ""), deadline)?;
+    let said = run(launch.arg(program).args(arguments), &site.said(case, ""), deadline)?;
     match said.lines().find(|line| line.ends_with(" 0 wrong")) {
         Some(line) => Ok(line.to_owned()),
         None => Err(Failure::new("it did not say that nothing was wrong").into()),
@@ -189,7 +189,7 @@ pub(super) fn mpi4py(
         &[]
     };
     let launch = launch.args(chosen).args(library.its_own_failures()).args(crashes).within(&sources);
-    let said = run(launch, &case.said(site, ""), deadline)?;
+    let said = run(launch, &site.said(case, ""), deadline)?;
     let (count, skipped) = verdict_of_mpi4py(&said).map_err(Failure::new)?;
     Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
@@ -203,7 +203,7 @@ pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str,
     let program = site.compile(&compiler, "killed", library.wheels().name())?;
     let launch = library.launch(site, case, 3)?.arg(library.lets_others_live()).arg(program).arg(what);
     // The launcher ends badly, as one rank did.
-    let mut client = Client::start(launch, &case.said(site, ""))?;
+    let mut client = Client::start(launch, &site.said(case, ""))?;
     let ended = client.wait_until(deadline.min(Instant::now() + HANGS)).is_some();
     survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
 }
@@ -235,7 +235,7 @@ pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: 
     for turn in 0..TURNS {
         for (side, runs) in runs.iter_mut().enumerate() {
             let launch = if side == 0 { library.launch(site, case, 2)? } else { library.launch_other(site, case)? };
-            let said = run(launch.arg(&program).args(SIZES), &case.said(site, &format!("{side} {turn}")), deadline)?;
+            let said = run(launch.arg(&program).args(SIZES), &site.said(case, &format!("{side} {turn}")), deadline)?;
             let halves: Vec<f64> = said.lines().filter_map(half_round_trip).collect();
             if halves.len() != SIZES.len() {
                 return Err(Failure::new("it did not measure every size").into());

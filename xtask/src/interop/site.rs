@@ -1,6 +1,6 @@
 //! What clients run with: the provider, Debian's packages, and wheels in virtual environments under the target directory.
 
-use super::cases::{Case, Trouble};
+use super::case::{Case, Trouble};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, LIBFABRIC, LIBFABRIC_HEADERS, Needed, OPEN_MPI, OPEN_MPI_COMPILER};
@@ -117,6 +117,13 @@ impl<'a> Site<'a> {
     /// A client program that sees our provider among others.
     pub(super) fn seeing(&self, program: Program, case: &Case) -> Program {
         case.transport.tell(program).env("FI_PROVIDER_PATH", &self.provider).env("FI_LOG_LEVEL", "warn")
+    }
+
+    /// The file for what a client prints in this part of its case.
+    pub(super) fn said(&self, case: &Case, part: &str) -> PathBuf {
+        let name = format!("{} {part}", case.title());
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        self.directory.join("said").join(name.chars().map(plain).collect::<String>())
     }
 
     /// The directory of a virtual environment, which is made and filled if it is not there.

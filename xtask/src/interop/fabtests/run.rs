@@ -3,7 +3,7 @@
 use super::cases::{Case, Shape};
 use crate::client::Client;
 use crate::failure::Outcome;
-use crate::interop::cases::Transport;
+use crate::interop::case::Transport;
 use crate::interop::libfabric::listening;
 use crate::processes;
 use crate::program::Program;
