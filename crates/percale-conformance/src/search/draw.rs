@@ -4,8 +4,9 @@
 //! that even weights would not.
 
 use super::step::{
-    AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, Level,
-    Look, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking, WindowStep,
+    AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, LONG,
+    Level, Look, Plan, QUEUES, ReceiveBy, Request, SLOTS, Seating, SendBy, Settings, Step, Transport, Waking,
+    WindowStep,
 };
 use crate::random::Random;
 
@@ -20,7 +21,19 @@ fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())]
 }
 
-pub(super) fn settings(random: &mut Random, transport: Transport) -> Settings {
+impl Plan {
+    /// The run of this seed.
+    #[must_use]
+    pub fn new(seed: u64, transport: Transport) -> Self {
+        let mut random = Random::new(seed ^ 0x7365_6172_6368);
+        let settings = settings(&mut random, transport);
+        let mut generator = Generator::new(&mut random, &settings);
+        let steps = if seed & LONG == 0 { generator.steps() } else { generator.long_steps() };
+        Self { seed, settings, steps }
+    }
+}
+
+fn settings(random: &mut Random, transport: Transport) -> Settings {
     let places = match transport {
         Transport::Loopback => 1 + random.below(2),
         _ => 2 + random.below(3),
@@ -62,7 +75,7 @@ pub(super) fn settings(random: &mut Random, transport: Transport) -> Settings {
     }
 }
 
-pub(super) struct Generator<'r> {
+struct Generator<'r> {
     random: &'r mut Random,
     weights: [usize; KINDS],
     wakings: Vec<Waking>,
@@ -80,7 +93,7 @@ pub(super) struct Generator<'r> {
 }
 
 impl<'r> Generator<'r> {
-    pub(super) fn new(random: &'r mut Random, settings: &Settings) -> Self {
+    fn new(random: &'r mut Random, settings: &Settings) -> Self {
         let mut weights = [0; KINDS];
         for weight in &mut weights {
             *weight = if random.below(5) < 2 { 0 } else { 1 << random.below(5) };
@@ -136,7 +149,7 @@ impl<'r> Generator<'r> {
         }
     }
 
-    pub(super) fn steps(&mut self) -> Vec<Step> {
+    fn steps(&mut self) -> Vec<Step> {
         let mut steps = Vec::with_capacity(self.count);
         let total: usize = self.weights.iter().sum();
         while steps.len() < self.count {
@@ -160,7 +173,7 @@ impl<'r> Generator<'r> {
     }
 
     /// The steps of a long run. Few of the life events that are drawn take place; an endpoint that is closed is soon opened again.
-    pub(super) fn long_steps(&mut self) -> Vec<Step> {
+    fn long_steps(&mut self) -> Vec<Step> {
         let mut long = Vec::with_capacity(LONG_STEPS);
         let mut closed: Vec<(usize, u8)> = Vec::new();
         while long.len() < LONG_STEPS {

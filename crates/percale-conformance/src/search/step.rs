@@ -3,9 +3,6 @@
 //! A step names places, slots and recent operations by small numbers. A step does nothing if its operand does not exist, so any part of a
 //! list of steps is a list of steps: this makes it possible to shorten a list that found a fault.
 
-use super::draw::{Generator, settings};
-use crate::random::Random;
-
 /// Which network a run is made over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -459,16 +456,6 @@ pub const BLOCKS: usize = 8;
 pub const LONG: u64 = 1 << 63;
 
 impl Plan {
-    /// The run of this seed.
-    #[must_use]
-    pub fn new(seed: u64, transport: Transport) -> Self {
-        let mut random = Random::new(seed ^ 0x7365_6172_6368);
-        let settings = settings(&mut random, transport);
-        let mut generator = Generator::new(&mut random, &settings);
-        let steps = if seed & LONG == 0 { generator.steps() } else { generator.long_steps() };
-        Self { seed, settings, steps }
-    }
-
     /// The same run with these of its steps.
     #[must_use]
     pub fn with(&self, kept: &[usize]) -> Self {
