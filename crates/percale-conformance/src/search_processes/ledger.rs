@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use percale::{Buffer, Domain, RemoteMemory};
 
+use super::class::{ANSWER, LATE_ANSWER, MULTI, POOLED};
+use super::counts::Counts;
+use super::graveyard::Graveyard;
+use super::message::Order;
+use super::plan::{PATIENCE, Plan};
 use crate::random::Random;
-use crate::search_processes::counts::Counts;
-use crate::search_processes::graveyard::Graveyard;
-use crate::search_processes::message::Order;
-use crate::search_processes::plan::{PATIENCE, Plan};
-use crate::search_processes::station::{ANSWER, LATE_ANSWER, MULTI, POOLED};
 
 /// What a raw operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(super) enum What {
     Send,
     Receive,
     Write,
@@ -25,27 +25,27 @@ pub(crate) enum What {
 
 /// A raw operation under way.
 #[derive(Debug)]
-pub(crate) struct Raw {
-    pub(crate) what: What,
-    pub(crate) block: Option<Vec<u8>>,
+pub(super) struct Raw {
+    pub(super) what: What,
+    pub(super) block: Option<Vec<u8>>,
     /// The endpoint's life; 0: posted to the shared context.
-    pub(crate) station: u16,
-    pub(crate) class: u8,
+    pub(super) station: u16,
+    pub(super) class: u8,
     /// A receive's number in its class, or a send's at its endpoint.
-    pub(crate) number: u64,
-    pub(crate) port: u16,
-    pub(crate) since: Instant,
+    pub(super) number: u64,
+    pub(super) port: u16,
+    pub(super) since: Instant,
     /// Since when a receive should have ended, and why: it was cancelled, or a younger one has a message.
-    pub(crate) due: Option<(Instant, String)>,
-    pub(crate) cancelled: bool,
-    pub(crate) call: Option<u64>,
+    pub(super) due: Option<(Instant, String)>,
+    pub(super) cancelled: bool,
+    pub(super) call: Option<u64>,
     /// Its buffer takes many messages.
-    pub(crate) multi: bool,
+    pub(super) multi: bool,
     told: bool,
 }
 
 impl Raw {
-    pub(crate) fn new(what: What, block: Option<Vec<u8>>, station: u16, class: u8, number: u64, port: u16) -> Self {
+    pub(super) fn new(what: What, block: Option<Vec<u8>>, station: u16, class: u8, number: u64, port: u16) -> Self {
         let (since, due, cancelled, call, told) = (Instant::now(), None, false, None, false);
         let multi = class == MULTI && what == What::Receive;
         Self { what, block, station, class, number, port, since, due, cancelled, call, multi, told }
@@ -62,7 +62,7 @@ struct Remote {
 
 /// Other workers' endpoints, as the supervisor names them.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(super) struct Book {
     there: HashMap<u16, u16>,
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
@@ -76,7 +76,7 @@ pub(crate) struct Book {
 
 impl Book {
     /// Reads a line of the supervisor's.
-    pub(crate) fn read(&mut self, line: &str) {
+    pub(super) fn read(&mut self, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
         match words.first() {
@@ -112,42 +112,42 @@ impl Book {
         }
     }
 
-    pub(crate) fn port_of(&self, id: u16) -> Option<u16> {
+    pub(super) fn port_of(&self, id: u16) -> Option<u16> {
         self.ports.get(&id).copied()
     }
 
     /// Where to call the endpoint at this port.
-    pub(crate) fn way_to(&self, port: u16) -> u16 {
+    pub(super) fn way_to(&self, port: u16) -> u16 {
         self.proxies.get(&port).copied().unwrap_or(port)
     }
 
     /// The port of the endpoint that is called at this one.
-    pub(crate) fn behind(&self, port: u16) -> u16 {
+    pub(super) fn behind(&self, port: u16) -> u16 {
         self.behind.get(&port).copied().unwrap_or(port)
     }
 
-    pub(crate) fn gone_for(&self, id: u16) -> Option<Duration> {
+    pub(super) fn gone_for(&self, id: u16) -> Option<Duration> {
         self.gone.get(&id).map(Instant::elapsed)
     }
 
-    pub(crate) fn is_there(&self, port: u16) -> bool {
+    pub(super) fn is_there(&self, port: u16) -> bool {
         self.there.contains_key(&port)
     }
 
-    pub(crate) fn ports(&self) -> Vec<u16> {
+    pub(super) fn ports(&self) -> Vec<u16> {
         self.there.keys().copied().collect()
     }
 }
 
 /// The operations, peers, freed memory and findings of a worker.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) plan: Plan,
-    pub(crate) random: Random,
-    pub(crate) graves: Graveyard,
-    pub(crate) book: Book,
+pub(super) struct Ledger {
+    pub(super) plan: Plan,
+    pub(super) random: Random,
+    pub(super) graves: Graveyard,
+    pub(super) book: Book,
     /// Ports that endpoints of this worker have or had.
-    pub(crate) own_ports: Vec<u16>,
+    pub(super) own_ports: Vec<u16>,
     raw: HashMap<u64, Raw>,
     /// Contexts of operations at endpoints that were closed.
     over: HashSet<u64>,
@@ -159,10 +159,10 @@ pub(crate) struct Ledger {
     begun: Instant,
     faults: usize,
     /// Since when nothing new is started.
-    pub(crate) finishing: Option<Instant>,
+    pub(super) finishing: Option<Instant>,
     /// Workers have done their work, and may close.
-    pub(crate) parting: bool,
-    pub(crate) counts: Counts,
+    pub(super) parting: bool,
+    pub(super) counts: Counts,
 }
 
 /// Lengths around limits.
@@ -172,7 +172,7 @@ const LENGTHS: [usize; 38] = [
 ];
 
 impl Ledger {
-    pub(crate) fn new(plan: Plan, seed: u64) -> Self {
+    pub(super) fn new(plan: Plan, seed: u64) -> Self {
         Self {
             plan,
             random: Random::new(seed),
@@ -195,7 +195,7 @@ impl Ledger {
     }
 
     /// Sends a line to the supervisor.
-    pub(crate) fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         let mut out = std::io::stdout().lock();
         if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
             std::process::exit(3);
@@ -203,12 +203,12 @@ impl Ledger {
     }
 
     /// Reports to the supervisor what was done so far: a worker may end at any moment.
-    pub(crate) fn say_counts(&self) {
+    pub(super) fn say_counts(&self) {
         self.say(&format!("counts {}", self.counts.write()));
     }
 
     /// Reports what must not be.
-    pub(crate) fn fault(&mut self, text: &str) {
+    pub(super) fn fault(&mut self, text: &str) {
         self.faults += 1;
         if self.faults <= 12 {
             self.say(&format!("fault {text}"));
@@ -220,17 +220,17 @@ impl Ledger {
     }
 
     /// Writes what happened so far to the log.
-    pub(crate) fn dump(&mut self) {
+    pub(super) fn dump(&mut self) {
         self.notes.drain(..).for_each(|note| eprintln!("{note}"));
     }
 
     /// Writes to the log which stage of its end the worker has reached: one that hangs is asked nothing but where it is.
-    pub(crate) fn stage(&self, name: &str) {
+    pub(super) fn stage(&self, name: &str) {
         eprintln!("{:9.3} {name}", self.begun.elapsed().as_secs_f64());
     }
 
     /// Something that only a stranger could have sent.
-    pub(crate) fn stranger(&mut self, text: &str) {
+    pub(super) fn stranger(&mut self, text: &str) {
         if ["stranger", "flood", "pose", "own-address"].iter().any(|kind| self.plan.has(kind)) {
             self.note(|| text.to_owned());
         } else {
@@ -239,7 +239,7 @@ impl Ledger {
     }
 
     /// Writes what happens to the log; before the first fault only the last notes are kept.
-    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         let line = format!("{:9.3} {}", self.begun.elapsed().as_secs_f64(), text());
         if self.faults > 0 {
             eprintln!("{line}");
@@ -251,24 +251,24 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn lengths(&self) -> usize {
+    pub(super) fn lengths(&self) -> usize {
         LENGTHS.iter().filter(|&&len| len <= self.plan.longest).count()
     }
 
     /// A length that a message may have.
-    pub(crate) fn length(&mut self) -> usize {
+    pub(super) fn length(&mut self) -> usize {
         let most = self.lengths();
         let short = self.random.below(3) > 0;
         let index = self.random.below(if short { most.min(24) } else { most });
         LENGTHS[index]
     }
 
-    pub(crate) fn length_at(&self, index: usize) -> usize {
+    pub(super) fn length_at(&self, index: usize) -> usize {
         LENGTHS[index.min(self.lengths() - 1)]
     }
 
     /// Memory for a safe operation: some of it is memory that peers map.
-    pub(crate) fn buffer(&mut self, domain: &Domain, len: usize) -> Buffer {
+    pub(super) fn buffer(&mut self, domain: &Domain, len: usize) -> Buffer {
         if len >= 4096
             && self.random.below(3) == 0
             && let Ok(allocation) = domain.allocate(len)
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     /// As [`buffer`](Self::buffer), with these contents.
-    pub(crate) fn buffer_of(&mut self, domain: &Domain, bytes: Vec<u8>) -> Buffer {
+    pub(super) fn buffer_of(&mut self, domain: &Domain, bytes: Vec<u8>) -> Buffer {
         if bytes.len() >= 4096
             && self.random.below(3) == 0
             && let Ok(mut allocation) = domain.allocate(bytes.len())
@@ -290,46 +290,46 @@ impl Ledger {
         bytes.into()
     }
 
-    pub(crate) fn context(&mut self) -> u64 {
+    pub(super) fn context(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    pub(crate) fn number_of_receive(&mut self, station: u16, class: u8) -> u64 {
+    pub(super) fn number_of_receive(&mut self, station: u16, class: u8) -> u64 {
         let number = self.numbers.entry((station, class)).or_default();
         *number += 1;
         *number
     }
 
-    pub(crate) fn order(&mut self, station: u16) -> &mut Order {
+    pub(super) fn order(&mut self, station: u16) -> &mut Order {
         self.orders.entry(station).or_default()
     }
 
-    pub(crate) fn insert(&mut self, context: u64, raw: Raw) {
+    pub(super) fn insert(&mut self, context: u64, raw: Raw) {
         self.raw.insert(context, raw);
     }
 
-    pub(crate) fn take(&mut self, context: u64) -> Option<Raw> {
+    pub(super) fn take(&mut self, context: u64) -> Option<Raw> {
         self.raw.remove(&context)
     }
 
-    pub(crate) fn put_back(&mut self, context: u64, raw: Raw) {
+    pub(super) fn put_back(&mut self, context: u64, raw: Raw) {
         self.raw.insert(context, raw);
     }
 
     /// Raw receives of a class that are posted.
-    pub(crate) fn waiting(&self, station: u16, class: u8) -> usize {
+    pub(super) fn waiting(&self, station: u16, class: u8) -> usize {
         let is = |raw: &&Raw| raw.station == station && raw.class == class && raw.what == What::Receive;
         self.raw.values().filter(is).count()
     }
 
     /// A receive has ended with a message: so older ones of its class, which take the same messages, have theirs.
-    pub(crate) fn matched(&mut self, ended: &Raw) {
+    pub(super) fn matched(&mut self, ended: &Raw) {
         self.older_have_theirs(ended.station, ended.class, ended.number);
     }
 
     /// As [`matched`](Self::matched).
-    pub(crate) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
+    pub(super) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
         self.older_have_theirs(station, class, number);
     }
 
@@ -351,7 +351,7 @@ impl Ledger {
     }
 
     /// The library was asked to cancel this; it was or was not still posted.
-    pub(crate) fn cancelled(&mut self, context: u64, was_posted: bool) {
+    pub(super) fn cancelled(&mut self, context: u64, was_posted: bool) {
         if let Some(raw) = self.raw.get_mut(&context) {
             raw.cancelled |= was_posted;
             self.counts.lives += u64::from(was_posted);
@@ -368,7 +368,7 @@ impl Ledger {
 
     /// An operation of this endpoint, and the number of the answer that it receives. An answer is not taken back: its receiver waits for it;
     /// nor is the receive of a late one: an answer that nothing receives holds up what its sender has fenced.
-    pub(crate) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
+    pub(super) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
         let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == What::Send) || raw.class == LATE_ANSWER;
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled && !is_answer(raw));
         let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
@@ -382,13 +382,13 @@ impl Ledger {
     }
 
     /// Receives of this endpoint.
-    pub(crate) fn receives(&self, station: u16) -> Vec<u64> {
+    pub(super) fn receives(&self, station: u16) -> Vec<u64> {
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && raw.what == What::Receive);
         of.map(|(&context, _)| context).collect()
     }
 
     /// Reports raw operations that should have ended; returns how many are under way that are no idle receives.
-    pub(crate) fn overdue(&mut self) -> usize {
+    pub(super) fn overdue(&mut self) -> usize {
         let mut late = Vec::new();
         let mut busy = 0;
         let (finishing, takes_answers) = (self.finishing, self.takes_answers());
@@ -424,17 +424,17 @@ impl Ledger {
     }
 
     /// Whether each endpoint receives answers that were given up, so that sends of answers end.
-    pub(crate) const fn takes_answers(&self) -> bool {
+    pub(super) const fn takes_answers(&self) -> bool {
         self.finishing.is_some()
     }
 
     /// Since when what a send needs has been there.
-    pub(crate) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
+    pub(super) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
         if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
     }
 
     /// Records that an endpoint was closed: the operations posted there are over, and their memory must not be written any more.
-    pub(crate) fn endpoint_closed(&mut self, station: u16) {
+    pub(super) fn endpoint_closed(&mut self, station: u16) {
         let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
             let Some(mut raw) = self.raw.remove(&context) else { continue };
@@ -445,14 +445,14 @@ impl Ledger {
     }
 
     /// An endpoint to talk to: its port and life.
-    pub(crate) fn some_peer(&mut self) -> Option<(u16, u16)> {
+    pub(super) fn some_peer(&mut self) -> Option<(u16, u16)> {
         let mut ports = self.book.there.iter().map(|(&port, &id)| (port, id)).collect::<Vec<_>>();
         ports.sort_unstable();
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
     /// A region of a peer's: where, what, and its tag.
-    pub(crate) fn some_region(&mut self) -> Option<(u16, RemoteMemory, u64)> {
+    pub(super) fn some_region(&mut self) -> Option<(u16, RemoteMemory, u64)> {
         if self.book.regions.is_empty() {
             return None;
         }
@@ -462,31 +462,31 @@ impl Ledger {
     }
 
     /// The port of a listener.
-    pub(crate) fn some_listener(&mut self) -> Option<u16> {
+    pub(super) fn some_listener(&mut self) -> Option<u16> {
         let ports = &self.book.listeners;
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
     /// Whether all went well so far.
-    pub(crate) const fn is_good(&self) -> bool {
+    pub(super) const fn is_good(&self) -> bool {
         self.faults == 0
     }
 }
 
 impl Ledger {
     /// Whether this was posted at an endpoint that was closed.
-    pub(crate) fn is_over(&self, context: u64) -> bool {
+    pub(super) fn is_over(&self, context: u64) -> bool {
         self.over.contains(&context)
     }
 
     /// Returns memory of the longest message's size that cannot be written.
-    pub(crate) fn unwritable(&mut self) -> *mut u8 {
+    pub(super) fn unwritable(&mut self) -> *mut u8 {
         *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
             as *mut u8
     }
 
     /// The life of the endpoint at which the operation with this context was posted.
-    pub(crate) fn life_of(&self, context: u64) -> Option<u16> {
+    pub(super) fn life_of(&self, context: u64) -> Option<u16> {
         self.raw.get(&context).map(|raw| raw.station)
     }
 }

@@ -11,7 +11,8 @@
 //! * [`supervisor`]: starts workers, causes events, and collects the faults that workers found
 //! * `worker`: a worker's loop, and the events that it causes in its own process
 //! * `station`: an endpoint of a worker: its operations, and the checks of their ends
-//! * `counts`: what was done, counted
+//! * `ledger`: what a worker knows: its raw operations, other workers, memory that was given back; `task`: a safe operation under way
+//! * `class`: the classes of messages; `counts`: what was done, counted
 //! * `message`: contents that name their sender, receiver and number, and the check of their order
 //! * `graveyard`: memory that was given back, which must not change any more
 //! * `inherited`: calls on inherited objects in a forked child
@@ -28,9 +29,11 @@
 //! 6. No process dies of a signal, panics, or keeps descriptors, mappings or threads after its endpoints are closed.
 //! 7. A task is woken when its operation has ended.
 
+mod class;
 mod counts;
 mod graveyard;
 mod inherited;
+mod ledger;
 mod message;
 pub mod plan;
 pub mod program;
@@ -39,6 +42,7 @@ mod station;
 mod stranger;
 mod successor;
 pub mod supervisor;
+mod task;
 mod worker;
 
 pub use counts::Counts;

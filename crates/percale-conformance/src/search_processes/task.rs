@@ -13,14 +13,14 @@ use percale::endpoint::safe::{OperationError, Received, Sent};
 
 /// How an operation ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(super) enum End {
     Sent(Result<Sent, OperationError>),
     Received(Result<Received, OperationError>),
     Accessed(Result<Buffer, OperationError>),
 }
 
 #[derive(Debug)]
-pub(crate) struct Flag {
+pub(super) struct Flag {
     woken: AtomicBool,
     thread: Thread,
 }
@@ -33,28 +33,28 @@ impl Wake for Flag {
 }
 
 /// A safe operation, polled as a task.
-pub(crate) struct Task {
+pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = End>>>,
     flag: Arc<Flag>,
     /// The class of a receive.
-    pub(crate) class: Option<u8>,
+    pub(super) class: Option<u8>,
     /// The class of a send.
-    pub(crate) send: Option<u8>,
+    pub(super) send: Option<u8>,
     /// The receive's number in its class.
-    pub(crate) number: u64,
+    pub(super) number: u64,
     /// The peer's port.
-    pub(crate) port: u16,
-    pub(crate) what: &'static str,
-    pub(crate) since: Instant,
+    pub(super) port: u16,
+    pub(super) what: &'static str,
+    pub(super) since: Instant,
     /// Since when a receive should have ended.
-    pub(crate) due: Option<Instant>,
+    pub(super) due: Option<Instant>,
     /// It was reported.
-    pub(crate) told: bool,
+    pub(super) told: bool,
     /// The request that it belongs to.
-    pub(crate) call: Option<u64>,
+    pub(super) call: Option<u64>,
     /// The tag of the region that it reads.
-    pub(crate) region: Option<u64>,
-    pub(crate) detail: u64,
+    pub(super) region: Option<u64>,
+    pub(super) detail: u64,
 }
 
 impl std::fmt::Debug for Task {
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Task {
 }
 
 impl Task {
-    pub(crate) fn new(
+    pub(super) fn new(
         future: Pin<Box<dyn Future<Output = End>>>,
         class: Option<u8>,
         number: u64,
@@ -77,12 +77,12 @@ impl Task {
     }
 
     /// Whether it was woken since it was polled last.
-    pub(crate) fn is_woken(&self) -> bool {
+    pub(super) fn is_woken(&self) -> bool {
         self.flag.woken.load(Ordering::SeqCst)
     }
 
     /// Polls it if it was woken, or anyway.
-    pub(crate) fn poll(&mut self, anyway: bool) -> Option<End> {
+    pub(super) fn poll(&mut self, anyway: bool) -> Option<End> {
         if !self.flag.woken.swap(false, Ordering::SeqCst) && !anyway {
             return None;
         }

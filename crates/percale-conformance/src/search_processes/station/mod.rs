@@ -15,30 +15,12 @@ use percale::{
 };
 
 pub(super) use self::results::check_cells;
+use super::class::{ANSWER, BAD, LATE, LATE_ANSWER, MULTI, POOLED, SHORT, TAGGED, UNTAGGED, tag};
+use super::ledger::{Ledger, Raw, What};
 use super::message::{self, Identity};
 use super::plan::PATIENCE;
-use super::worker::ledger::{Ledger, Raw, What};
-use super::worker::task::{End, Task};
+use super::task::{End, Task};
 
-/// Any message.
-pub(super) const UNTAGGED: u8 = 0;
-/// Tagged messages; receives for them are always posted.
-pub(super) const TAGGED: u8 = 1;
-/// Answers to requests, received from their sender only.
-pub(super) const ANSWER: u8 = 2;
-/// Messages for receives that are posted late.
-pub(super) const LATE: u8 = 3;
-/// Messages for receives that may be too short.
-pub(super) const SHORT: u8 = 4;
-/// Messages that share a buffer.
-pub(super) const MULTI: u8 = 5;
-/// Messages for receives of a shared context.
-pub(super) const POOLED: u8 = 6;
-
-/// Answers that are no longer waited for; received so that their sends end.
-pub(super) const LATE_ANSWER: u8 = 7;
-/// Messages for receives with memory that cannot be written.
-const BAD: u8 = 8;
 /// The most receives for late answers, until there are no other receives any more.
 const LATE_ANSWERS: usize = 30;
 
@@ -46,11 +28,6 @@ const LATE_ANSWERS: usize = 30;
 const REQUEST: u64 = 1 << 48;
 /// A cell of a region: its first word is the region's tag.
 pub(super) const CELL: usize = 64;
-
-/// The tag of the first message of a class, and the bits that its receives ignore.
-pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
-    if class == UNTAGGED { None } else { Some(((class as u64) << 56, (1 << 56) - 1)) }
-}
 
 /// How long the last answers are waited for where they may have been lost.
 const HURRY: Duration = Duration::from_secs(3);

@@ -4,11 +4,12 @@ use percale::endpoint::Ownership;
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{CompletionFlags, Entry, ErrorCode, ErrorEntry, Event, PeerAddress};
 
-use super::{ANSWER, BAD, CELL, HURRY, LATE_ANSWER, MULTI, POOLED, REQUEST, SHORT, Station, TAGGED};
+use super::{CELL, HURRY, REQUEST, Station};
+use crate::search_processes::class::{ANSWER, BAD, LATE_ANSWER, MULTI, POOLED, SHORT, TAGGED};
+use crate::search_processes::ledger::{Ledger, What};
 use crate::search_processes::message::{self, Identity};
 use crate::search_processes::plan::PATIENCE;
-use crate::search_processes::worker::ledger::{Ledger, What};
-use crate::search_processes::worker::task::{End, Task};
+use crate::search_processes::task::{End, Task};
 
 impl<A: Ownership + 'static> Station<A> {
     /// A raw operation has ended, or one message of a multi-receive has arrived.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use percale::endpoint::safe::{Cause, OperationError, Received};
 use percale::{Domain, Endpoint, EndpointBuilder, ErrorCode, Event, EventQueue, Listener, PostError};
 
-use super::task::{End, Task};
 use super::{Open, Worker};
+use crate::search_processes::ledger::Ledger;
 use crate::search_processes::message::{self, Identity};
 use crate::search_processes::plan::PATIENCE;
-use crate::search_processes::worker::ledger::Ledger;
+use crate::search_processes::task::{End, Task};
 
 /// The port that contents of these messages name: none.
 const NOWHERE: u16 = 0;

@@ -3,9 +3,7 @@
 #![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
 
 mod connected;
-pub(crate) mod ledger;
 mod life;
-pub(crate) mod task;
 mod windows;
 
 use std::io::Read;
@@ -24,12 +22,13 @@ use percale::{
 use rustix::fs::OFlags;
 
 use self::connected::Lines;
-use self::ledger::{Ledger, Raw, What};
 use self::windows::Pane;
+use super::class::{POOLED, tag};
 use super::graveyard::Graveyard;
 use super::inherited::Child;
+use super::ledger::{Ledger, Raw, What};
 use super::plan::{PART, PATIENCE, Plan};
-use super::station::{CELL, POOLED, Station, cells_of, check_cells, tag};
+use super::station::{CELL, Station, cells_of, check_cells};
 use crate::measure::Held;
 
 /// How the endpoints of a worker are owned.
@@ -543,9 +542,9 @@ impl<A: Open> Worker<A> {
                         "{task:?} at port {} had ended ({}) and was not woken for 13 s",
                         station.port,
                         match &end {
-                            super::worker::task::End::Sent(end) => format!("{:?}", end.as_ref().map(drop)),
-                            super::worker::task::End::Received(end) => format!("{:?}", end.as_ref().map(drop)),
-                            super::worker::task::End::Accessed(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::End::Sent(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::End::Received(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::task::End::Accessed(end) => format!("{:?}", end.as_ref().map(drop)),
                         }
                     ));
                 }

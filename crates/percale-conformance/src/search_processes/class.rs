@@ -1,0 +1,25 @@
+//! The classes of messages: the first byte of a tag names the class, which decides the receives that match.
+
+/// Any message.
+pub(super) const UNTAGGED: u8 = 0;
+/// Tagged messages; receives for them are always posted.
+pub(super) const TAGGED: u8 = 1;
+/// Answers to requests, received from their sender only.
+pub(super) const ANSWER: u8 = 2;
+/// Messages for receives that are posted late.
+pub(super) const LATE: u8 = 3;
+/// Messages for receives that may be too short.
+pub(super) const SHORT: u8 = 4;
+/// Messages that share a buffer.
+pub(super) const MULTI: u8 = 5;
+/// Messages for receives of a shared context.
+pub(super) const POOLED: u8 = 6;
+/// Answers that are no longer waited for; received so that their sends end.
+pub(super) const LATE_ANSWER: u8 = 7;
+/// Messages for receives with memory that cannot be written.
+pub(super) const BAD: u8 = 8;
+
+/// The tag of the first message of a class, and the bits that its receives ignore.
+pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
+    if class == UNTAGGED { None } else { Some(((class as u64) << 56, (1 << 56) - 1)) }
+}
