@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::abi;
 use crate::control::operation;
+use crate::descriptors::take;
 use crate::keys::Bound;
-use crate::machine::{Disobeyed, Entry, Machine, machine, take};
+use crate::machine::{Disobeyed, Entry, Machine, machine};
 use crate::pair::{Receive, Request, State};
 use crate::wire::queue_pair::Gid;
 

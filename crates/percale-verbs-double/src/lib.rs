@@ -26,7 +26,7 @@
 //!
 //! # How it works
 //! The state of a process is one value behind one lock (`machine`); a request to a queue pair of the same process is executed in the call that posts
-//! it. For peers in other processes, and for everything that waits, there is a thread (`network`), while a device is open that has a queue pair: it
+//! it. For peers in other processes, and for everything that waits, there is a thread (`exchange`), while a device is open that has a queue pair: it
 //! listens on an abstract Unix socket, and the number of that socket is part of each queue pair's number. A process that is stopped answers when it
 //! continues; one that died answers nothing, and requests to it end after `timeout` milliseconds.
 //!
@@ -37,6 +37,8 @@
 
 mod abi;
 mod control;
+mod descriptors;
+mod exchange;
 mod exports;
 mod keys;
 mod machine;
@@ -46,6 +48,7 @@ mod objects;
 mod pair;
 mod requester;
 mod responder;
+mod states;
 mod wire;
 
 pub use exports::percale_verbs_double;

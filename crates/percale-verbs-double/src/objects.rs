@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use crate::abi;
+use crate::descriptors::{self, counter};
 use crate::keys::What;
-use crate::machine::{Channel, Domain, Machine, Opened, Queue, counter};
+use crate::machine::{Channel, Domain, Machine, Opened, Queue};
 use crate::memory;
 use crate::pair::Pair;
 
@@ -23,7 +24,7 @@ impl Machine {
         let fd = counter(libc::EFD_SEMAPHORE)?;
         let opened = Opened { device, fd, events: VecDeque::new(), users: 0 };
         if let Some(errno) = self.devices[device].fails("ibv_open_device") {
-            crate::machine::close(fd);
+            descriptors::close(fd);
             return Err(errno);
         }
         self.contexts.insert(number, opened);
@@ -36,7 +37,7 @@ impl Machine {
             return Err(libc::EBUSY);
         }
         if let Some(opened) = self.contexts.remove(&context) {
-            crate::machine::close(opened.fd);
+            descriptors::close(opened.fd);
         }
         Ok(())
     }
@@ -135,7 +136,7 @@ impl Machine {
             return Err(libc::EBUSY);
         }
         let (context, fd) = (found.context, found.fd);
-        crate::machine::close(fd);
+        descriptors::close(fd);
         self.channels.remove(&channel);
         self.used(context, -1);
         Ok(())

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::abi;
 use crate::control::operation;
+use crate::exchange::Sent;
 use crate::machine::Machine;
 use crate::memory;
-use crate::network::Sent;
 use crate::pair::{Pair, Request, State};
 use crate::responder::{Answer, Message};
 

@@ -1,0 +1,64 @@
+//! Descriptors that a forked child closes, and counters with a descriptor.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Descriptors that a forked child closes.
+static INHERITED: [AtomicI32; 512] = [const { AtomicI32::new(-1) }; 512];
+
+/// Records a descriptor that children must not keep.
+pub(crate) fn private(fd: c_int) {
+    _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+}
+
+/// Removes a descriptor that its owner closes.
+pub(crate) fn unlist(fd: c_int) {
+    for one in &INHERITED {
+        _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Closes such a descriptor.
+pub(crate) fn close(fd: c_int) {
+    unlist(fd);
+    // SAFETY: its owner calls this, once.
+    unsafe { libc::close(fd) };
+}
+
+/// Closes them, in a forked child.
+pub(crate) extern "C" fn in_child() {
+    for one in &INHERITED {
+        let fd = one.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: it is the parent's; nothing in the child uses it.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// A counter with a descriptor.
+pub(crate) fn counter(flags: c_int) -> Result<c_int, c_int> {
+    // SAFETY: eventfd has no conditions.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
+    if fd < 0 { Err(last()) } else { Ok(fd) }
+}
+
+/// Adds one to a counter.
+pub(crate) fn add(fd: c_int) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the bytes are here; the descriptor is the caller's.
+    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes one from a counter; waits if there is none, unless the descriptor does not block.
+pub(crate) fn take(fd: c_int) -> Result<(), c_int> {
+    let mut count = [0; 8];
+    // SAFETY: the bytes are here; the descriptor is the caller's.
+    let read = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+    if read == 8 { Ok(()) } else { Err(last()) }
+}
+
+/// The last errno.
+pub(crate) fn last() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
