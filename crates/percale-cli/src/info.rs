@@ -5,7 +5,7 @@ use percale::Info;
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
-use crate::perf::print_line;
+use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 

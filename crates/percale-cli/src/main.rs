@@ -16,6 +16,7 @@ mod info;
 mod limits;
 mod loopback;
 mod lot;
+mod output;
 mod pattern;
 mod perf;
 mod plot;

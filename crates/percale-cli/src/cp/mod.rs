@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::CpArgs;
 use crate::failure::{Failure, Result};
-use crate::perf::print_line;
+use crate::output::print_line;
 use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::key;
 use crate::transfer::part::Part;

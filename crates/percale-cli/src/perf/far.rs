@@ -12,8 +12,9 @@ use std::time::Duration;
 use super::control::{Control, Reply, Request};
 use super::proof::{self, Proof, Role};
 use super::watch::Watch;
-use super::{plan, processors, say};
+use super::{plan, processors};
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use crate::subject::{self, Bench, Kind, Place};
 use crate::transfer::visible;
 

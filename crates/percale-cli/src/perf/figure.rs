@@ -6,8 +6,8 @@ use comfy_table::{Cell, Table};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{print_line, progress_bar};
 use crate::failure::{Failure, Result};
+use crate::output::{print_line, progress_bar};
 use crate::plot::{self, Across, Panel, Series};
 use crate::statistics::Samples;
 use crate::table::{RULED, left, right};

@@ -7,10 +7,9 @@
 
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
+use crate::output::{print_line, progress_bar};
 use crate::row::Row;
 use crate::{plot, table};
 use session::Session;
@@ -117,24 +116,4 @@ fn measure_all(
     }
     bar.finish_and_clear();
     Ok(measured)
-}
-
-/// Prints to standard output; unlike `println!`, it does not panic if the reader is gone.
-pub(crate) fn print_line(text: &str) -> Result<()> {
-    use std::io::Write;
-    writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
-}
-
-/// Prints to standard error. Errors are ignored: they must not affect the clients of a server.
-pub(crate) fn say(text: &str) {
-    use std::io::Write;
-    let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
-}
-
-/// A bar on standard error, if that is a terminal.
-fn progress_bar(steps: u64) -> Result<ProgressBar> {
-    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
-    let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
-        .map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?;
-    Ok(bar.with_style(style))
 }

@@ -15,11 +15,11 @@ use percale::transport::verbs::{
 use pindown::{Access, Cache, Lane, Range, Registrar};
 use serde::Serialize;
 
-use super::{print_line, progress_bar};
 use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::limits::kernel::Foreign;
 use crate::lot::Lot;
+use crate::output::{print_line, progress_bar};
 use crate::statistics::Samples;
 use crate::table::RULED;
 use crate::units;

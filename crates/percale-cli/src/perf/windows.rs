@@ -13,9 +13,9 @@ use percale::{
 use pindown::Registrar;
 use serde::Serialize;
 
-use super::{print_line, progress_bar};
 use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
+use crate::output::{print_line, progress_bar};
 use crate::table::RULED;
 use crate::units;
 

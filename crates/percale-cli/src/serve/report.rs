@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::transfer::Transfer;
 use crate::failure::{Failure, Result};
-use crate::perf::{print_line, say};
+use crate::output::{print_line, say};
 use crate::transfer::visible;
 
 /// Lines that wait to be written.

@@ -26,10 +26,10 @@ mod tracer;
 mod workers;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
+use crate::output::progress_bar;
 use calls::Calls;
 pub(crate) use device::Choice as Device;
 pub(crate) use monitors::choice;
@@ -85,12 +85,4 @@ fn random() -> Result<u64> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(Failure::system("a random number"))?;
     Ok(u64::from_ne_bytes(bytes) >> 32)
-}
-
-/// A bar on standard error, if that is a terminal.
-fn progress_bar(steps: u64) -> Result<ProgressBar> {
-    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
-    let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
-        .map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?;
-    Ok(bar.with_style(style))
 }

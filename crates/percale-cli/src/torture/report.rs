@@ -13,7 +13,7 @@ use super::plan::Pair;
 use super::race;
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
-use crate::perf::print_line;
+use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 

@@ -8,9 +8,10 @@ use super::monitors::Monitor;
 use super::race::{self, Mix};
 use super::report::{Line, Report, Searched};
 use super::workers::Workers;
-use super::{plan, progress_bar, random};
+use super::{plan, random};
 use crate::args::TortureArgs;
 use crate::failure::Result;
+use crate::output::progress_bar;
 
 /// How long a run lasts.
 const RUN: Duration = Duration::from_millis(1500);

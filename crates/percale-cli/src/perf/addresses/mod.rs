@@ -10,9 +10,9 @@ mod sends;
 
 use serde::Serialize;
 
-use super::print_line;
 use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
+use crate::output::print_line;
 use crate::plot::{self, Panel, Series};
 use crate::{table, units};
 use measure::{PEER_ROUNDS, ROUNDS, SERVICES};

@@ -24,10 +24,10 @@ use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 
-use super::{print_line, progress_bar};
 use crate::args::PerfArgs;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
+use crate::output::{print_line, progress_bar};
 use crate::units;
 use crate::worker::Worker;
 use lines::{Figures, Line, Whose, Work};
