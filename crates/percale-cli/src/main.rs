@@ -12,6 +12,7 @@ mod clock;
 mod cp;
 mod failure;
 mod fixed_buffers;
+mod host;
 mod info;
 mod limits;
 mod loopback;

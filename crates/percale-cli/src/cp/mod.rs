@@ -10,7 +10,6 @@ use std::time::Instant;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::Serialize;
 
-use crate::args::CpArgs;
 use crate::failure::{Failure, Result};
 use crate::output::print_line;
 use crate::transfer::blocks::{self, BLOCK, Digest};
@@ -20,12 +19,14 @@ use crate::transfer::path::ServedPath;
 use crate::transfer::protocol::{Reply, Request, SLOTS, Slot};
 use crate::transfer::source::Source;
 use crate::units;
+pub(crate) use args::CpArgs;
 use copy::Copy;
 use file::LocalFile;
 use place::Place;
 use progress::Progress;
 use server::{Server, unexpected};
 
+mod args;
 mod copy;
 mod file;
 mod place;

@@ -7,20 +7,22 @@
 
 use std::time::Duration;
 
-use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{print_line, progress_bar};
 use crate::row::Row;
 use crate::{plot, table};
+pub(crate) use args::PerfArgs;
 use session::Session;
 
 mod addresses;
+mod args;
 mod collectives;
 pub(crate) mod control;
 pub(crate) mod far;
 mod figure;
 mod line;
 mod measure;
+mod monitors;
 mod plan;
 mod processors;
 pub(crate) mod proof;

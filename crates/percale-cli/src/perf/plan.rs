@@ -1,7 +1,7 @@
 //! The rows that a command line requests, and the limit of each.
 
+use super::args::{MemoryChoice, PerfArgs};
 use super::round::Shape;
-use crate::args::{MemoryChoice, PerfArgs};
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::row::{Memory, Operation, Pattern, Transport};

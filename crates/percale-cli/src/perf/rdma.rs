@@ -15,7 +15,7 @@ use percale::transport::verbs::{
 use pindown::{Access, Cache, Lane, Range, Registrar};
 use serde::Serialize;
 
-use crate::args::PerfArgs;
+use super::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::limits::kernel::Foreign;
 use crate::lot::Lot;

@@ -13,7 +13,7 @@ use percale::{
 use pindown::Registrar;
 use serde::Serialize;
 
-use crate::args::PerfArgs;
+use super::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{print_line, progress_bar};
 use crate::table::RULED;

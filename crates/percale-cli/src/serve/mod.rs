@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use percale::completion::wait::WaitError;
 use percale::{Event, EventQueue, Info, Progress};
 
-use crate::args::ServeArgs;
 use crate::failure::{Failure, Result, percale};
 use crate::transfer::key;
 use crate::transfer::protocol::LINE;
+pub(crate) use args::ServeArgs;
 use client::Service;
 use clients::{CLIENTS, Clients};
 use report::Report;
 use root::Root;
 
+mod args;
 mod client;
 mod clients;
 mod report;

@@ -5,6 +5,7 @@
 //! changes to the whole process (such as fork). All of that happens in separate processes ([`part`], started by [`workers`]), because operations may
 //! end them. [`report`] prints the results.
 
+mod args;
 mod calls;
 mod case;
 mod device;
@@ -25,22 +26,14 @@ mod search;
 mod tracer;
 mod workers;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-
-use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::output::progress_bar;
+pub(crate) use args::TortureArgs;
 use calls::Calls;
-pub(crate) use device::Choice as Device;
 pub(crate) use monitors::choice;
 pub(crate) use part::{PART, Part, run as part};
 use report::{Line, Report};
 use workers::Workers;
-
-/// The monitors that can be named.
-pub(crate) fn monitor_names() -> PossibleValuesParser {
-    monitors::ALL.iter().map(|monitor| PossibleValue::new(monitor.name).hide(monitor.broken)).into()
-}
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TortureArgs) -> Result<()> {

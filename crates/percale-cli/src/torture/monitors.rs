@@ -1,5 +1,6 @@
 //! The monitors that the torture tests, as data. A new one is one line of [`ALL`].
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
 use pindown::monitor::userfaultfd::{Settings, Unseen};
@@ -111,6 +112,11 @@ impl Subject {
 /// Returns the choice that opens a cache with the monitor of this name.
 pub(crate) fn choice(name: &str) -> Option<std::io::Result<Choice>> {
     Monitor::named(name).map(|monitor| (monitor.choice)().map(|watching| watching.choice))
+}
+
+/// The monitors that can be named.
+pub(super) fn names() -> PossibleValuesParser {
+    ALL.iter().map(|monitor| PossibleValue::new(monitor.name).hide(monitor.broken)).into()
 }
 
 impl Monitor {

@@ -6,12 +6,12 @@ use std::fmt;
 use comfy_table::Table;
 use serde::Serialize;
 
+use super::args::TortureArgs;
 use super::calls::Calls;
 use super::case::{Outcome, Verdict};
 use super::monitors::Monitor;
 use super::plan::Pair;
 use super::race;
-use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::output::print_line;
 use crate::table::{RULED, left, right};

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::args::TortureArgs;
 use super::dice::Dice;
 use super::monitors::Monitor;
 use super::race::{self, Mix};
 use super::report::{Line, Report, Searched};
 use super::workers::Workers;
 use super::{plan, random};
-use crate::args::TortureArgs;
 use crate::failure::Result;
 use crate::output::progress_bar;
 

@@ -10,7 +10,7 @@ mod sends;
 
 use serde::Serialize;
 
-use crate::args::PerfArgs;
+use super::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::output::print_line;
 use crate::plot::{self, Panel, Series};

@@ -8,10 +8,10 @@ pub(super) mod row;
 
 use std::time::{Duration, Instant};
 
+use super::args::PerfArgs;
 use super::figure::{Figure, Report, draw, panel};
 use super::line;
 use super::team::{Part, Team};
-use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::plot::Across;

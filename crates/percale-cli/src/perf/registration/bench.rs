@@ -13,18 +13,11 @@ use crate::clock::Clock;
 use crate::fixed_buffers::FixedBuffers;
 use crate::limits::kernel::Foreign;
 use crate::lot::{self, Lot};
+use crate::perf::monitors::IMPORTED;
 use crate::torture;
 
-/// The monitors that are measured, the best first.
-pub(super) const MONITORS: [&str; 5] = [BPF, "userfaultfd-promised", "userfaultfd", "sealed", IMPORTED];
-
-pub(super) const BPF: &str = "bpf";
-
-/// The part of the first that kernels with late freeing of page tables need; only its cost for others is measured.
+/// The part of `bpf` that kernels with late freeing of page tables need; only its cost for others is measured.
 pub(super) const RECORDS_ALONE: &str = "bpf-records-alone";
-
-/// Reports no changes by itself and makes no kernel queries: only the cache's own work remains.
-pub(super) const IMPORTED: &str = "imported";
 
 /// Pins nothing.
 #[derive(Clone, Copy)]

@@ -13,6 +13,7 @@ use super::bench::{self, Bench, Memory};
 use super::lines::{Figures, Line, Way};
 use crate::failure::Failure;
 use crate::fixed_buffers::{ACCESS, FixedBuffers, Way as Direction};
+use crate::perf::monitors::IMPORTED;
 use crate::perf::processors;
 use crate::statistics::Samples;
 
@@ -21,7 +22,7 @@ const TURN: u32 = 32;
 
 /// Measures all ways in turn. Returns nothing where memory cannot change.
 pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
-    if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == bench::IMPORTED {
+    if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == IMPORTED {
         return Ok(Vec::new());
     }
     let mut samples = Way::ALL.map(|_| Samples::default());

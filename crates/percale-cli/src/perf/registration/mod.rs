@@ -20,11 +20,11 @@ mod transfers;
 
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 
-use crate::args::PerfArgs;
+use super::args::PerfArgs;
+use super::monitors;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::output::{print_line, progress_bar};
@@ -49,16 +49,11 @@ const LOADINGS: u32 = 5;
 /// How long a part may take for one job besides the given time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The monitors that can be named.
-pub(crate) fn monitor_names() -> PossibleValuesParser {
-    bench::MONITORS.into()
-}
-
 /// Runs it.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let sizes = if args.size.is_empty() { &SIZES } else { args.size.as_slice() };
     let named = |name: &&str| args.monitor.is_empty() || args.monitor.iter().any(|monitor| monitor == name);
-    let monitors: Vec<_> = bench::MONITORS.into_iter().filter(named).collect();
+    let monitors: Vec<_> = monitors::ALL.into_iter().filter(named).collect();
     let seconds = args.seconds.unwrap_or(SECONDS);
     let mut report = Report { json: args.json, lines: Vec::new() };
     let others = Work::ALL.len() * LOADINGS as usize;
@@ -92,7 +87,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
 
 /// Whether the cost of a part of the monitor for others is measured as well.
 fn measures_records_alone(monitor: &str) -> bool {
-    monitor == bench::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
+    monitor == monitors::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
 }
 
 /// The measurements at one size.
@@ -186,7 +181,7 @@ impl Measured<'_> {
                         .map_err(Failure::system("what has nothing to do with registrations"))
                 };
                 // A cache without costs for other processes: the two runs should differ only in the monitor.
-                open(&mut worker, bench::IMPORTED).map_err(|why| self.failed(why))?;
+                open(&mut worker, monitors::IMPORTED).map_err(|why| self.failed(why))?;
                 let without = (there(&mut worker)?, here()?);
                 open(&mut worker, monitor).map_err(|why| self.failed(why))?;
                 let with = (there(&mut worker)?, here()?);

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use percale::Progress;
 
+use super::args::PerfArgs;
 use super::figure::{Figure, Report, draw, panel};
 use super::line;
 use super::team::domain;
-use crate::args::PerfArgs;
 use crate::clock::Clock;
 use crate::failure::Result;
 use crate::plot::Across;

@@ -1,0 +1,141 @@
+//! The arguments of `percale perf`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::monitors;
+use crate::host::host_and_port;
+use crate::row::{Operation, Transport};
+use crate::units;
+
+/// Which memory large messages lie in, and what one-sided operations reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemoryChoice {
+    /// Memory that percale allocated
+    Percale,
+    /// Any memory
+    Ordinary,
+    /// Any memory, where the kernel may not copy between processes (put and get over shm)
+    Bounced,
+    /// Both, in a row each
+    Both,
+}
+
+/// Arguments of `percale perf`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Without HOST:PORT, a second process is started here, and both stay on one processor each. Every byte of some messages \
+and the ends of all are checked. Latencies are half a round trip; put, get, fetch-add and compare-swap are one operation \
+on the other side's memory until it has completed (below 4 KiB timed 32 at a time). The limit is a program of a few plain \
+lines that moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+
+With --registration it is not messages that are measured, but what it costs to have memory registered with a device \
+(pinned), and what a registration cache saves: transfers into memory that was registered in advance, that is registered \
+and deregistered for each, and that is looked up in the cache, in turn; what misses, hits and changes cost; and what each \
+of the cache's monitors costs programs that map and unmap memory. The device is io_uring's fixed buffers, into which it \
+reads zeroes: the shortest transfer that there is. SIZES are those \
+of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds is for each comparison [default: 0.4].
+
+With --triggers it is operations that begin by themselves: counter operations that are queued and fired, a send that a \
+counter sets off, a token that processes pass on by deferred work, and sends that a store sets off, of a thread or of a \
+CUDA device if there is one. With --collectives it is what processes do together. Both show each figure beside a plain \
+program's: a call, a cache line's way between two processors, a copy; --seconds is for each comparison [default: 0.5].
+
+Examples:
+  percale perf --op tagged-latency --svg latency.svg
+  percale perf --registration --monitor bpf --svg registration.svg
+  percale perf --registration --size 4K,1M --json > lines.json
+  percale perf --addresses 1000000
+  percale perf --rdma --json
+  percale perf --triggers --processes 8 --svg triggers.svg
+  percale perf --collectives --processes 4 --size 8,64K
+
+Exit codes: 0 measured, 1 failed, 2 bad usage.")]
+pub(crate) struct PerfArgs {
+    /// Measure with the machine where `percale perf --listen` waits
+    #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(crate) host: Option<String>,
+    /// Wait here for measurements from other machines, for example 0.0.0.0:7471
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
+    pub(crate) listen: Option<String>,
+    /// Between machines: measure only with who has the same key, the bytes of this file, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authorization_key: Option<PathBuf>,
+    /// Operations [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "OP")]
+    pub(crate) op: Vec<Operation>,
+    /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
+    pub(crate) size: Vec<usize>,
+    /// Transports [default: shm,tcp; across machines tcp]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(crate) transport: Vec<Transport>,
+    /// Where messages lie [default: both over shm for 64K and more and for one-sided operations, else ordinary]
+    #[arg(long)]
+    pub(crate) memory: Option<MemoryChoice>,
+    /// Write the whole source before each send, as programs do, instead of its ends only (latencies, put)
+    #[arg(long)]
+    pub(crate) dirty: bool,
+    /// Timed messages or operations of each row
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8 << 20))]
+    pub(crate) iterations: Option<u64>,
+    /// Seconds for each row [default: 0.8]
+    #[arg(long, value_name = "S", conflicts_with = "iterations", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Neither write nor check data
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Measure only what the machine could do
+    #[arg(long, conflicts_with = "host")]
+    pub(crate) limits_only: bool,
+    /// Measure what it costs to have memory registered, with a registration cache and without
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) registration: bool,
+    /// Measure what so many addresses cost in an address vector, beside libfabric's tcp provider if that is installed
+    #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
+    pub(crate) addresses: Option<usize>,
+    /// Measure what it costs to bind a memory window, to take it back, and to check a right
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) windows: bool,
+    /// Measure what registrations, windows and transfers cost on an RDMA device, beside each other [SIZES: 4K,64K,1M]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
+    pub(crate) rdma: bool,
+    /// Live keys while rights are checked
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub(crate) keys: Vec<u32>,
+    /// Measure what operations cost that begin by themselves: queueing and firing them, chains of them, and stores that set them off
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) triggers: bool,
+    /// Operations that wait for a counter together
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub(crate) queued: Vec<u32>,
+    /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's elements [default: 8,1M]
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) collectives: bool,
+    /// Processes that pass a token on [default: 4], or of a collective [default: 2]
+    #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows", "rdma"], value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) processes: Option<u8>,
+    /// Monitors of the registration cache [default: all that are available here]
+    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", conflicts_with_all = ["addresses", "windows", "triggers", "collectives", "rdma"], value_parser = monitors::names())]
+    pub(crate) monitor: Vec<String>,
+    /// Plot the latencies, or what else is measured (not --windows), to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print one JSON object for each row
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.01 to 600".into()),
+    }
+}
+
+/// How many addresses: whole nodes of 100, and no more than there are in 10.0.0.0/8.
+fn addresses(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok().filter(|count| (1000..=16_000_000).contains(count));
+    count.ok_or_else(|| "a number from 1000 to 16000000".to_owned())
+}

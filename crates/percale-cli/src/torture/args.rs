@@ -1,0 +1,67 @@
+//! The arguments of `percale torture`.
+
+use clap::Args as ClapArgs;
+
+use super::device::Choice;
+use super::monitors;
+
+/// Arguments of `percale torture`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+A registration cache keeps memory pinned for a device between transfers. This registers memory of every kind through the \
+cache, does to it whatever a program may do (unmaps, moves, truncates, forks, ...), maps it again where it has gone, and \
+looks it up again: the cache must not give a registration whose pages are no longer those that the processor sees. \
+io_uring's fixed buffers are the device, which need no hardware, or an RDMA device is. Each monitor, which tells a cache what changed, is tried \
+with every pair of memory and operation, in processes of its own, then by threads that change, look up and check at once.
+
+  stale      a registration of other pages was given: the cache is wrong
+  rights     one was given for rights that the process has lost: the cache is wrong
+  caught     the pages changed, and a new registration was made
+  kept       the pages stayed, and so did the registration
+  needless   the pages stayed, and a new registration was made all the same
+  refused    the cache never keeps a registration of such memory
+  n/a        there is no such memory here, or it cannot be pinned or changed so
+
+Examples:
+  percale torture
+  percale torture --monitor userfaultfd --filter munmap --pairs
+  percale torture --monitor sealed,userfaultfd --seconds 60 --threads 4 --seed 7
+  percale torture --json --seconds 0 > rows.json
+  percale torture --search 60 --monitor bpf
+
+Exit codes: 0 nothing wrong but what a monitor documents, 1 stale registrations or failures, 2 bad usage.")]
+pub(crate) struct TortureArgs {
+    /// Monitors [default: all that are available here]
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = monitors::names())]
+    pub(crate) monitor: Vec<String>,
+    /// The device that memory is pinned for, and that looks at it
+    #[arg(long, value_enum, default_value_t = Choice::IoUring)]
+    pub(crate) device: Choice,
+    /// Only pairs of memory and operation whose names contain this, such as munmap or memfd
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+    /// Seconds for the threads of each monitor; 0 leaves them out [with --filter: 0]
+    #[arg(long, value_name = "S", default_value_t = 5, default_value_if("filter", clap::builder::ArgPredicate::IsPresent, "0"), value_parser = clap::value_parser!(u64).range(..=86_400))]
+    pub(crate) seconds: u64,
+    /// Instead, search each monitor for so many minutes: runs of threads with changes of every kind, by children, other processes, a debugger and
+    /// io_uring, too, with closed descriptors, signals, several caches and requests submitted before; a run is repeated by its seed
+    #[arg(long, value_name = "MINUTES", value_parser = minutes, conflicts_with_all = ["filter", "seconds", "pairs"])]
+    pub(crate) search: Option<f64>,
+    /// Threads that change memory, and as many that use it
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) threads: u64,
+    /// What the threads draw their choices from [default: another each time]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Show every pair, not only how many had which result
+    #[arg(long)]
+    pub(crate) pairs: bool,
+    /// Print one JSON object for each pair
+    #[arg(long, conflicts_with = "pairs")]
+    pub(crate) json: bool,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse::<f64>().ok().filter(|minutes| (0.01..=10_000.0).contains(minutes));
+    minutes.ok_or_else(|| "from 0.01 to 10000".to_owned())
+}
