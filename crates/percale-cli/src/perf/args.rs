@@ -59,7 +59,7 @@ pub(crate) struct PerfArgs {
     /// Wait here for measurements from other machines, for example 0.0.0.0:7471
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
-    /// Between machines: measure only with who has the same key, the bytes of this file, which only its owner may read
+    /// Between machines: measure only with peers that have the same key, the bytes of this file, which only its owner may read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Operations [default: all]

@@ -27,7 +27,7 @@ pub(crate) struct ServeArgs {
     /// Let clients make and replace files
     #[arg(long)]
     pub(crate) writable: bool,
-    /// Serve only those who have the same key: the bytes of this file, which only its owner may read
+    /// Serve only clients that have the same key: the bytes of this file, which only its owner may read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
     /// Print one JSON object for each thing that happens

@@ -37,7 +37,7 @@ pub(crate) struct TortureArgs {
     /// The device that memory is pinned for, and that looks at it
     #[arg(long, value_enum, default_value_t = Choice::IoUring)]
     pub(crate) device: Choice,
-    /// Only pairs of memory and operation whose names contain this, such as munmap or memfd
+    /// Only pairs of memory and operation with this in their names, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Seconds for the threads of each monitor; 0 leaves them out [with --filter: 0]
