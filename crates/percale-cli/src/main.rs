@@ -8,6 +8,7 @@ use clap::Parser;
 use args::{Args, Subcommand};
 
 mod args;
+mod channel;
 mod clock;
 mod cp;
 mod failure;
@@ -21,6 +22,7 @@ mod output;
 mod pattern;
 mod perf;
 mod plot;
+mod round;
 mod row;
 mod serve;
 mod signals;

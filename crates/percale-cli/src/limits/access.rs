@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::kernel::Foreign;
 use super::ring;
 use super::shared::{Shared, Side};
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::{Content, Part, Way};
-use crate::perf::round::{Round, SLOTS_MEMORY, Shape};
-use crate::perf::watch::{Spin, Watch};
+use crate::round::{Round, SLOTS_MEMORY, Shape};
 use crate::row::{Memory, Operation};
 use crate::subject::{Means, Subject};
 

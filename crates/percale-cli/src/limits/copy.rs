@@ -7,11 +7,11 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::shared::{Shared, Side};
+use crate::channel::watch::{Spin, Watch};
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::pattern::{Part, Way};
-use crate::perf::round::{Round, Shape};
-use crate::perf::watch::{Spin, Watch};
+use crate::round::{Round, Shape};
 use crate::statistics::Samples;
 use crate::subject::Bench;
 

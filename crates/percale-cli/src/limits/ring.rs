@@ -7,10 +7,10 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::shared::{LINES, Shared, Side};
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::perf::round::Shape;
-use crate::perf::watch::{Spin, Watch};
+use crate::round::Shape;
 use crate::row::Pattern;
 use crate::subject::Subject;
 

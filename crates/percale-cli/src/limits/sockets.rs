@@ -12,10 +12,10 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 use super::shared::Side;
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::perf::round::Shape;
-use crate::perf::watch::{Spin, Watch};
+use crate::round::Shape;
 use crate::row::{Operation, Pattern};
 use crate::subject::Subject;
 

@@ -6,15 +6,16 @@ use std::thread;
 use super::access::Access;
 use super::ring;
 use super::shared::{Shared, Side};
+use crate::channel::control::Control;
+use crate::channel::watch::Watch;
 use crate::failure::Failure;
 use crate::pattern::Part;
-use crate::perf::control::Control;
 use crate::perf::far;
-use crate::perf::round::{Round, Shape};
 use crate::perf::session::Session;
-use crate::perf::watch::Watch;
+use crate::perf::subjects::Place;
+use crate::round::{Round, Shape};
 use crate::row::{Memory, Operation};
-use crate::subject::{Kind, Means, Place};
+use crate::subject::{Kind, Means};
 
 const CHECKED: Round =
     Round { number: 0, warm: 1, count: 20, batch: 1, write: Part::Whole, check: Part::Whole, setting: 0 };

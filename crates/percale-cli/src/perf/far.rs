@@ -9,13 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::control::{Control, Reply, Request};
-use super::proof::{self, Proof, Role};
-use super::watch::Watch;
+use super::request::Request;
+use super::subjects::{self, Place};
 use super::{plan, processors};
+use crate::channel::control::{Control, Reply};
+use crate::channel::proof::{self, Proof, Role};
+use crate::channel::watch::Watch;
 use crate::failure::{Failure, Result};
 use crate::output::say;
-use crate::subject::{self, Bench, Kind, Place};
+use crate::subject::{Bench, Kind};
 use crate::transfer::visible;
 
 /// How long the first request of another machine may take to come.
@@ -56,7 +58,7 @@ fn greet_and_serve(
                 if let Some(from) = from {
                     check_stranger(kind, address.as_deref(), from)?;
                 }
-                let (bench, address) = subject::open_far(kind, address.as_deref(), place)?;
+                let (bench, address) = subjects::open_far(kind, address.as_deref(), place)?;
                 open.insert(kind, bench);
                 watch.control.send(&Reply::Opened { address })?;
             }

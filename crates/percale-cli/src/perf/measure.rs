@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::plan::Planned;
-use super::round::{MOST, Round, Shape, WARM};
 use super::session::Session;
 use crate::failure::{Failure, Result};
 use crate::pattern::Part;
+use crate::round::{MOST, Round, Shape, WARM};
 use crate::row::{Pattern, Row};
 use crate::statistics::{Samples, Summary};
 use crate::subject::{Kind, Means};

@@ -1,8 +1,8 @@
 //! `percale perf`: measures percale on this machine, beside the limits of the machine.
 //!
-//! Two processes, each on its own processor, carry messages in [`round`]s. The process that measures has a [`session`], the one that answers is
-//! [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] lists the rows, [`measure`] makes one of them; [`proof`]
-//! checks the authorization key of the other process. The cost of registering memory is measured separately ([`registration`]), and so are the costs
+//! Two processes, each on its own processor, carry messages in rounds ([`round`](crate::round)). The process that measures has a [`session`], the one
+//! that answers is [`far`]; the [`request`]s go over a [`channel`](crate::channel), which also ends every wait. [`plan`] lists the rows, [`measure`]
+//! makes one of them, with [`subjects`]. The cost of registering memory is measured separately ([`registration`]), and so are the costs
 //! of addresses ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and the time that an [`rdma`] device takes for registrations.
 
 use std::time::Duration;
@@ -17,7 +17,6 @@ use session::Session;
 mod addresses;
 mod args;
 mod collectives;
-pub(crate) mod control;
 pub(crate) mod far;
 mod figure;
 mod line;
@@ -25,14 +24,13 @@ mod measure;
 mod monitors;
 mod plan;
 mod processors;
-pub(crate) mod proof;
 mod rdma;
 pub(crate) mod registration;
-pub(crate) mod round;
+mod request;
 pub(crate) mod session;
+pub(crate) mod subjects;
 pub(crate) mod team;
 mod triggers;
-pub(crate) mod watch;
 mod windows;
 
 /// The default of the seconds per row.

@@ -1,9 +1,9 @@
 //! The rows that a command line requests, and the limit of each.
 
 use super::args::{MemoryChoice, PerfArgs};
-use super::round::Shape;
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
+use crate::round::Shape;
 use crate::row::{Memory, Operation, Pattern, Transport};
 use crate::subject::{Kind, Means};
 use crate::units;

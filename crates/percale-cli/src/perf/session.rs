@@ -7,17 +7,19 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::control::{Control, Reply, Request};
 use super::processors;
-use super::proof::{self, Nonce, Proof, Role};
-use super::round::{Round, Shape};
-use super::watch::Watch;
+use super::request::Request;
+use super::subjects::{self, Place};
+use crate::channel::control::{Control, Reply};
+use crate::channel::proof::{self, Nonce, Proof, Role};
+use crate::channel::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
 use crate::limits::shared::Shared;
+use crate::round::{Round, Shape};
 use crate::statistics::Samples;
-use crate::subject::{self, Bench, Kind, Place};
+use crate::subject::{Bench, Kind};
 
 /// The hidden subcommand of the second process.
 pub(crate) const SECOND_PROCESS: &str = "second-process";
@@ -147,7 +149,7 @@ impl Session {
     pub(crate) fn prepare(&mut self, kind: Kind, shape: &Shape) -> Result<Vec<String>> {
         if !self.open.contains_key(&kind) {
             let control = &mut self.watch.control;
-            let bench = subject::open_near(kind, &self.place, |address| {
+            let bench = subjects::open_near(kind, &self.place, |address| {
                 control.send(&Request::Open { kind, address })?;
                 match control.reply(|| Ok(()))? {
                     Reply::Opened { address } => Ok(address),

@@ -1,32 +1,17 @@
 //! The subjects of measurements: percale itself, and the plain programs that show the machine's limits. All carry the
-//! same messages, or make the same accesses, in the same rounds.
-
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+//! same messages, or make the same accesses, in the same [`rounds`].
 
 use serde::{Deserialize, Serialize};
 
-use self::node::Node;
-use self::one_sided::OneSided;
-use self::percale::Percale;
+use crate::channel::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
-use crate::limits::access::Access;
-use crate::limits::copy::Copy;
-use crate::limits::ring::Ring;
-use crate::limits::shared::{Shared, Side};
-use crate::limits::sockets::Sockets;
-use crate::limits::twice::Twice;
 use crate::pattern::{Content, Way};
-use crate::perf::round::{self, Round, Shape};
-use crate::perf::watch::Watch;
+use crate::round::{Round, Shape};
 use crate::row::Transport;
 use crate::statistics::Samples;
 
-mod block;
-mod node;
-mod one_sided;
-mod percale;
+mod rounds;
 
 /// The kinds of subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,7 +43,7 @@ impl Kind {
 
 impl Kind {
     /// The transport that percale uses.
-    const fn transport(self) -> Transport {
+    pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Percale(transport) | Self::OneSided(transport) => transport,
             _ => Transport::Shm,
@@ -240,104 +225,16 @@ impl<S: Subject> Bench for Runner<S> {
 
     fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
         let shape = self.shape()?;
-        round::near(&mut self.subject, &shape, round, clock, watch)
+        rounds::near(&mut self.subject, &shape, round, clock, watch)
     }
 
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
         let shape = self.shape()?;
         round.check(&shape, self.subject.settings().len())?;
-        round::far(&mut self.subject, &shape, round, watch)
+        rounds::far(&mut self.subject, &shape, round, watch)
     }
 
     fn progress(&mut self) -> Result<()> {
         self.subject.progress()
     }
-}
-
-/// The locations of the two sides.
-pub(crate) enum Place {
-    /// On one machine; with the memory of the limits' programs.
-    Local(OwnedFd),
-    /// On two machines; with the address, without port, of this one as the other sees it, and the authorization key if
-    /// there is one.
-    Remote(SocketAddr, Option<Vec<u8>>),
-}
-
-impl Place {
-    /// The authorization key, if there is one.
-    pub(crate) fn key(&self) -> Option<&[u8]> {
-        match self {
-            Self::Local(_) => None,
-            Self::Remote(_, key) => key.as_deref(),
-        }
-    }
-
-    fn shared(&self) -> Result<Shared> {
-        match self {
-            Self::Local(memory) => Shared::map(memory),
-            Self::Remote(..) => Err(Failure::Protocol("limits are measured on one machine".into())),
-        }
-    }
-}
-
-/// Opens a subject in the process that answers; `address` is the other side's address. Returns this side's address.
-pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
-    Ok(match kind {
-        Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
-        Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
-        Kind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
-        Kind::Twice => (Box::new(Runner::new(Twice::new(place.shared()?, Side::Far))), None),
-        Kind::Sockets => {
-            let (sockets, address) = Sockets::listening()?;
-            (Box::new(Runner::new(sockets)), Some(address))
-        }
-        Kind::Percale(transport) => {
-            let node = Node::open_far(transport, true, place, address)?;
-            let here = node.address();
-            (Box::new(Runner::new(Percale::new(node)?)), Some(here))
-        }
-        Kind::OneSided(_) | Kind::Bounced => {
-            let node = Node::open_far(kind.transport(), kind != Kind::Bounced, place, address)?;
-            let here = node.address();
-            (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
-        }
-    })
-}
-
-/// Opens a subject in the process that measures; `exchange` opens it in the other, with this side's address, and
-/// returns the other's.
-pub(crate) fn open_near(
-    kind: Kind,
-    place: &Place,
-    mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
-) -> Result<Box<dyn Bench>> {
-    Ok(match kind {
-        Kind::Ring => {
-            exchange(None)?;
-            Box::new(Runner::new(Ring::new(place.shared()?, Side::Near)))
-        }
-        Kind::Copy => {
-            exchange(None)?;
-            Box::new(Copy::new(place.shared()?, Side::Near))
-        }
-        Kind::Access(means) => {
-            exchange(None)?;
-            Box::new(Runner::new(Access::near(means, place.shared()?)?))
-        }
-        Kind::Twice => {
-            exchange(None)?;
-            Box::new(Runner::new(Twice::new(place.shared()?, Side::Near)))
-        }
-        Kind::Sockets => {
-            let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
-            Box::new(Runner::new(Sockets::connected(&address)?))
-        }
-        Kind::Percale(transport) => {
-            Box::new(Runner::new(Percale::new(Node::open_near(transport, true, place, exchange)?)?))
-        }
-        Kind::OneSided(_) | Kind::Bounced => {
-            let node = Node::open_near(kind.transport(), kind != Kind::Bounced, place, exchange)?;
-            Box::new(Runner::new(OneSided::new(node)?))
-        }
-    })
 }

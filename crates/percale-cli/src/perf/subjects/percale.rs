@@ -8,14 +8,14 @@
 
 use percale::{Domain, Entry, OpFlags, PeerAddress, Segment};
 
-use super::Subject;
 use super::block::Block;
 use super::node::Node;
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
-use crate::perf::round::{Shape, WINDOW};
-use crate::perf::watch::{Spin, Watch};
+use crate::round::{Shape, WINDOW};
 use crate::row::{Memory, Operation, Pattern};
+use crate::subject::Subject;
 
 /// The tag of all measured messages, and that of answers to streams.
 const TAG: u64 = 0x7065_7263_616c_6500;

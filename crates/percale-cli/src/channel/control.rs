@@ -1,7 +1,7 @@
 //! The channel over which the two processes of a measurement agree on what to do next: one JSON object a line, over a
 //! socket pair on one machine or a TCP connection between two. It is silent during the timed part of a round.
 //!
-//! The process that measures sends [`Request`]s; each is answered by one [`Reply`], a round by two. Nothing that
+//! The process that measures sends requests (`perf::request`); each is answered by one [`Reply`], a round by two. Nothing that
 //! arrives here is trusted further than its type: lines are bounded, and what they ask for is checked by the receiver.
 
 use std::fmt;
@@ -16,28 +16,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::proof::{Nonce, Proof};
-use super::round::{Round, Shape};
 use crate::failure::{Failure, Result};
-use crate::subject::Kind;
 
 /// The longest line.
 const LINE: usize = 1 << 16;
 
 /// How long the other process may take to answer a request (outside rounds, where the watch checks it).
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The requests of the process that measures.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
-    /// The first where the other side has a key: this side has it.
-    Prove { nonce: Nonce, proof: Proof },
-    /// Start a subject; `address` is where ours is reached, if it has an address.
-    Open { kind: Kind, address: Option<String> },
-    /// Get an open subject ready for such messages.
-    Prepare { kind: Kind, shape: Shape },
-    /// Be the other side of a round. Answered by `Ready` at its start and `Done` at its end.
-    Round { kind: Kind, round: Round },
-}
 
 /// The replies of the other process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

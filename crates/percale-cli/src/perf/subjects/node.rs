@@ -3,8 +3,8 @@
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
 use super::Place;
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
-use crate::perf::watch::{Spin, Watch};
 use crate::row::Transport;
 
 /// This process' endpoint, and the other's address.

@@ -14,14 +14,14 @@ use percale::{
     Access, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, SendWork,
 };
 
-use super::Subject;
 use super::block::Block;
 use super::node::Node;
+use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
 use crate::pattern::{Content, Part, Way};
-use crate::perf::round::{Round, Shape};
-use crate::perf::watch::{Spin, Watch};
+use crate::round::{Round, Shape};
 use crate::row::{Memory, Operation};
+use crate::subject::Subject;
 
 /// The tag of messages that name a region, and of those that end a round.
 const REGION: u64 = 0x7065_7263_616c_6510;

@@ -1,0 +1,110 @@
+//! Opens the subjects of measurements, in both processes: [`percale`]'s messages and [`one_sided`] operations, which are here, over a [`node`] and with
+//! memory in [`block`]s, and the plain programs that show the machine's [`limits`](crate::limits).
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use self::node::Node;
+use self::one_sided::OneSided;
+use self::percale::Percale;
+use crate::failure::{Failure, Result};
+use crate::limits::access::Access;
+use crate::limits::copy::Copy;
+use crate::limits::ring::Ring;
+use crate::limits::shared::{Shared, Side};
+use crate::limits::sockets::Sockets;
+use crate::limits::twice::Twice;
+use crate::subject::{Bench, Kind, Runner};
+
+mod block;
+mod node;
+mod one_sided;
+mod percale;
+
+/// The locations of the two sides.
+pub(crate) enum Place {
+    /// On one machine; with the memory of the limits' programs.
+    Local(OwnedFd),
+    /// On two machines; with the address, without port, of this one as the other sees it, and the authorization key if
+    /// there is one.
+    Remote(SocketAddr, Option<Vec<u8>>),
+}
+
+impl Place {
+    /// The authorization key, if there is one.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(_, key) => key.as_deref(),
+        }
+    }
+
+    fn shared(&self) -> Result<Shared> {
+        match self {
+            Self::Local(memory) => Shared::map(memory),
+            Self::Remote(..) => Err(Failure::Protocol("limits are measured on one machine".into())),
+        }
+    }
+}
+
+/// Opens a subject in the process that answers; `address` is the other side's address. Returns this side's address.
+pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
+    Ok(match kind {
+        Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
+        Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
+        Kind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
+        Kind::Twice => (Box::new(Runner::new(Twice::new(place.shared()?, Side::Far))), None),
+        Kind::Sockets => {
+            let (sockets, address) = Sockets::listening()?;
+            (Box::new(Runner::new(sockets)), Some(address))
+        }
+        Kind::Percale(transport) => {
+            let node = Node::open_far(transport, true, place, address)?;
+            let here = node.address();
+            (Box::new(Runner::new(Percale::new(node)?)), Some(here))
+        }
+        Kind::OneSided(_) | Kind::Bounced => {
+            let node = Node::open_far(kind.transport(), kind != Kind::Bounced, place, address)?;
+            let here = node.address();
+            (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
+        }
+    })
+}
+
+/// Opens a subject in the process that measures; `exchange` opens it in the other, with this side's address, and
+/// returns the other's.
+pub(crate) fn open_near(
+    kind: Kind,
+    place: &Place,
+    mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
+) -> Result<Box<dyn Bench>> {
+    Ok(match kind {
+        Kind::Ring => {
+            exchange(None)?;
+            Box::new(Runner::new(Ring::new(place.shared()?, Side::Near)))
+        }
+        Kind::Copy => {
+            exchange(None)?;
+            Box::new(Copy::new(place.shared()?, Side::Near))
+        }
+        Kind::Access(means) => {
+            exchange(None)?;
+            Box::new(Runner::new(Access::near(means, place.shared()?)?))
+        }
+        Kind::Twice => {
+            exchange(None)?;
+            Box::new(Runner::new(Twice::new(place.shared()?, Side::Near)))
+        }
+        Kind::Sockets => {
+            let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
+            Box::new(Runner::new(Sockets::connected(&address)?))
+        }
+        Kind::Percale(transport) => {
+            Box::new(Runner::new(Percale::new(Node::open_near(transport, true, place, exchange)?)?))
+        }
+        Kind::OneSided(_) | Kind::Bounced => {
+            let node = Node::open_near(kind.transport(), kind != Kind::Bounced, place, exchange)?;
+            Box::new(Runner::new(OneSided::new(node)?))
+        }
+    })
+}

@@ -1,0 +1,135 @@
+//! The two sides of a round with any subject. Only the part between posting a message and having the answer is timed; writing and checking the
+//! contents lie outside.
+
+use super::Subject;
+use crate::channel::watch::Watch;
+use crate::clock::Clock;
+use crate::failure::Result;
+use crate::pattern::Way;
+use crate::round::{Round, Shape};
+use crate::row::Pattern;
+use crate::statistics::Samples;
+
+/// The side that measures.
+pub(super) fn near<S: Subject>(
+    subject: &mut S,
+    shape: &Shape,
+    round: &Round,
+    clock: &Clock,
+    watch: &mut Watch,
+) -> Result<Samples> {
+    subject.choose(round.setting);
+    match shape.op.pattern() {
+        Pattern::PingPong => ping(subject, round, clock, watch),
+        Pattern::Stream => stream(subject, round, clock, watch),
+        Pattern::Access => access(subject, shape, round, clock, watch),
+    }
+}
+
+/// The other side.
+pub(super) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
+    subject.choose(round.setting);
+    match shape.op.pattern() {
+        Pattern::PingPong => pong(subject, shape, round, watch),
+        Pattern::Stream => drain(subject, round, watch),
+        Pattern::Access => subject.serve(shape.slots(), round, watch),
+    }
+}
+
+fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
+    let mut samples = Samples::with_room(round.count as usize);
+    for index in 0..round.messages() {
+        let before = clock.now();
+        subject.write(round.written(index, Way::There), watch)?;
+        let start = settle(before, clock);
+        // The answer is expected while the message is in transfer, as a program would do it.
+        subject.send(watch)?;
+        subject.expect(watch)?;
+        subject.receive(watch)?;
+        let end = clock.now();
+        subject.check(round.checked(index, Way::Back))?;
+        if index >= round.warm {
+            samples.push(clock.nanoseconds(end.wrapping_sub(start)) / 2.0);
+        }
+    }
+    subject.end(watch)?;
+    Ok(samples)
+}
+
+/// The other side began to write its answer a little later than this side its message: it gets an eighth more time, because the timed part includes
+/// no writing. Returns the time at the end.
+fn settle(before: u64, clock: &Clock) -> u64 {
+    let after = clock.now();
+    let spent = after.wrapping_sub(before);
+    loop {
+        let now = clock.now();
+        if now.wrapping_sub(after) >= spent / 8 {
+            return now;
+        }
+    }
+}
+
+fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
+    // Bytes that the other side writes to this side's memory stay there until this side answers, and no longer.
+    let checks_first = shape.op.is_one_sided();
+    for index in 0..round.messages() {
+        // Written before the message arrives, so that it lies outside of the part that the other side times.
+        subject.write(round.written(index, Way::Back), watch)?;
+        subject.expect(watch)?;
+        subject.receive(watch)?;
+        if checks_first {
+            subject.check(round.checked(index, Way::There))?;
+        }
+        subject.send(watch)?;
+        if !checks_first {
+            subject.check(round.checked(index, Way::There))?;
+        }
+    }
+    subject.end(watch)
+}
+
+fn access<S: Subject>(
+    subject: &mut S,
+    shape: &Shape,
+    round: &Round,
+    clock: &Clock,
+    watch: &mut Watch,
+) -> Result<Samples> {
+    let mut samples = Samples::with_room(round.count as usize);
+    subject.reach(round, watch)?;
+    for index in 0..round.messages() {
+        let slot = round.slot(index, shape.slots());
+        // For a read, this is the previous content of the memory.
+        subject.write(round.written(index, Way::There), watch)?;
+        let start = clock.now();
+        for _ in 0..round.batch {
+            subject.access(slot, watch)?;
+        }
+        let end = clock.now();
+        subject.check(round.checked(slot as u64, Way::Back))?;
+        if index >= round.warm {
+            samples.push(clock.nanoseconds(end.wrapping_sub(start)) / round.batch as f64);
+        }
+    }
+    subject.leave(round, watch)?;
+    Ok(samples)
+}
+
+fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
+    let start = clock.now();
+    for index in 0..round.messages() {
+        subject.stream_out(index, round.written(index, Way::There), watch)?;
+    }
+    subject.flush(watch)?;
+    subject.await_answer(watch)?;
+    let end = clock.now();
+    Ok([clock.nanoseconds(end.wrapping_sub(start)) / round.messages() as f64].into_iter().collect())
+}
+
+fn drain<S: Subject>(subject: &mut S, round: &Round, watch: &mut Watch) -> Result<()> {
+    subject.expect_stream(round.messages(), watch)?;
+    for index in 0..round.messages() {
+        subject.stream_in(index, round.checked(index, Way::There), watch)?;
+    }
+    subject.answer(watch)
+}
