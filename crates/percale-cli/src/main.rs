@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         }
         Subcommand::RegistrationPart => return ExitCode::from(u8::from(perf::registration::part().is_err())),
         Subcommand::TeamPart { part, processor } => {
-            return ExitCode::from(u8::from(perf::team::part(*part, *processor).is_err()));
+            return ExitCode::from(u8::from(perf::member::run(*part, *processor).is_err()));
         }
         Subcommand::TorturePart { part } => return ExitCode::from(u8::from(torture::part(*part).is_err())),
     };

@@ -12,7 +12,7 @@ use percale::{Domain, Info, PeerAddress, Progress, TransportKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{collectives, processors, triggers};
+use super::processors;
 use crate::failure::{Failure, Result, percale};
 use crate::worker::{Worker, answer};
 
@@ -121,6 +121,11 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// Reads standard input. `crowded`: there are more members than processors.
+    pub(super) fn open(crowded: bool) -> Self {
+        Self { lines: io::stdin().lock().lines(), crowded }
+    }
+
     /// Reads the next job; `None` at the end of the input.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let Some(line) = self.lines.next() else { return Ok(None) };
@@ -152,20 +157,4 @@ impl Desk {
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
     let info = Info::discover().map_err(percale("looking what is here"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))
-}
-
-/// Runs a member until standard input ends. A failure is sent as an answer, too.
-pub(crate) fn part(part: Part, processor: Option<usize>) -> io::Result<()> {
-    // This process ends even if its parent is killed.
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    let mut desk = Desk { lines: io::stdin().lock().lines(), crowded: processor.is_none() };
-    let mut run = || {
-        processor.map_or(Ok(()), processors::pin)?;
-        match part {
-            Part::Chain => triggers::chain::member(&mut desk),
-            Part::Collectives => collectives::member::member(&mut desk),
-            Part::Row => collectives::row::member(&mut desk),
-        }
-    };
-    run().or_else(|error| answer(&Err::<(), String>(error.to_string())))
 }

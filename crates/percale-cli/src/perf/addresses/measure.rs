@@ -10,6 +10,7 @@ use percale::address::vector::{AddressVector, VectorOptions};
 use super::peer::{Peer, give_back};
 use super::{Line, What};
 use crate::failure::{Failure, Result, percale};
+use crate::perf::generator::next;
 
 /// Rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
@@ -167,12 +168,6 @@ fn read(words: &[u64]) -> u64 {
         sum = sum.wrapping_add(words[next(&mut state, words.len() as u64) as usize]);
     }
     black_box(sum)
-}
-
-/// Any number below `count`, cheaply, and not by what was read before (Knuth's multiplicative generator, its upper half).
-pub(in crate::perf) const fn next(state: &mut u64, count: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    ((*state >> 32) * count) >> 32
 }
 
 /// Resident memory of this process but for that of files (such as its code), in bytes. Not as /proc/self/statm has it, which may

@@ -4,7 +4,7 @@
 //! process's resident memory in the first round, from before the vector was opened (of ranges: from after), when the allocator had given back all
 //! that was free. Both get the expected number of addresses. [`peer`] is the other side.
 
-pub(super) mod measure;
+mod measure;
 mod peer;
 mod sends;
 

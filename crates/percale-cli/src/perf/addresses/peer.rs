@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
 
-use super::measure::next;
 use crate::failure::{Failure, Result};
+use crate::perf::generator::next;
 
 type Pointer = *mut c_void;
 

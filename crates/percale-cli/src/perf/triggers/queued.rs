@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use percale::{Counter, Domain};
 
-use super::super::addresses::measure::next;
 use super::super::figure::Figure;
+use super::super::generator::next;
 use super::CALL;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result, percale};
