@@ -7,8 +7,8 @@ use pindown::Range;
 use pindown::mapping::Mappings;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::kinds::{Chunks, Heap, Library, Segment, Stack};
-use super::operations::Fork;
+use super::fork::Fork;
+use super::origins::{Chunks, Heap, Library, Segment, Stack};
 use crate::limits::kernel::Foreign;
 use crate::lot::{Lot, READ_WRITE, range};
 

@@ -10,6 +10,7 @@ mod calls;
 mod case;
 mod device;
 mod dice;
+mod fork;
 mod hand;
 mod kinds;
 mod ledger;
@@ -17,6 +18,7 @@ mod memory;
 mod monitors;
 mod operations;
 mod oracle;
+mod origins;
 mod part;
 mod plan;
 mod race;
@@ -31,9 +33,12 @@ use crate::output::progress_bar;
 pub(crate) use args::TortureArgs;
 use calls::Calls;
 pub(crate) use monitors::choice;
-pub(crate) use part::{PART, Part, run as part};
+pub(crate) use part::{Part, run as part};
 use report::{Line, Report};
 use workers::Workers;
+
+/// The hidden subcommand of the processes that it starts.
+pub(crate) const PART: &str = "torture-part";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TortureArgs) -> Result<()> {

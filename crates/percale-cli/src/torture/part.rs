@@ -15,10 +15,7 @@ use super::{hand, race};
 use crate::fixed_buffers::SLOTS;
 use crate::worker::answer;
 
-/// The hidden subcommand.
-pub(crate) const PART: &str = "torture-part";
-
-/// The parts that it can play.
+/// The parts that such a process can play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// Has a cache, and memory that changes.

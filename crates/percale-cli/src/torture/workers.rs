@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::PART;
 use super::case::{Outcome, Verdict};
 use super::device::Choice;
 use super::monitors::Monitor;
 use super::operations::Way;
-use super::part::{Job, PART};
+use super::part::Job;
 use super::plan::Pair;
 use super::race;
 use crate::worker::Worker;

@@ -12,7 +12,6 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use super::memory::{Memory, Origin, Shape};
-pub(super) use special::{Chunks, Heap, Library, Segment, Stack};
 
 /// A kind of memory.
 pub(super) struct Kind {
@@ -58,8 +57,8 @@ pub(super) const ALL: &[Kind] = &[
     Kind { name: "private anonymous", traits: &[Own, Mapped], make: || plain(MAP_PRIVATE | MAP_ANONYMOUS) },
     Kind { name: "transparent huge page", traits: &[Own, Mapped], make: transparent },
     Kind { name: "shared anonymous", traits: &[Own, Mapped, Shared, HasFile], make: shared_anonymous },
-    Kind { name: "heap (brk)", traits: &[Own, IsHeap], make: Heap::make },
-    Kind { name: "stack of a thread", traits: &[Own, IsStack], make: Stack::make },
+    Kind { name: "heap (brk)", traits: &[Own, IsHeap], make: special::heap },
+    Kind { name: "stack of a thread", traits: &[Own, IsStack], make: special::stack },
     Kind { name: "memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || memfd(MAP_SHARED) },
     Kind { name: "memfd private", traits: &[Own, Mapped, HasFile], make: || memfd(MAP_PRIVATE) },
     Kind { name: "memfd sealed", traits: &[Own, Mapped, Shared, HasFile], make: memfd_sealed },
@@ -69,15 +68,15 @@ pub(super) const ALL: &[Kind] = &[
     Kind { name: "file on disk private", traits: &[Own, Mapped, HasFile], make: || disk(MAP_PRIVATE) },
     Kind { name: "/dev/zero private", traits: &[Own, Mapped], make: || dev_zero(MAP_PRIVATE) },
     Kind { name: "/dev/zero shared", traits: &[Own, Mapped, Shared, HasFile], make: || dev_zero(MAP_SHARED) },
-    Kind { name: "System V", traits: &[Own, Mapped, Shared, HasFile, IsSegment], make: Segment::make },
+    Kind { name: "System V", traits: &[Own, Mapped, Shared, HasFile, IsSegment], make: special::segment },
     Kind { name: "hugetlb private", traits: &[Own, Mapped], make: || huge(MAP_PRIVATE) },
     Kind { name: "hugetlb shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge(MAP_SHARED) },
     Kind { name: "hugetlb memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge_memfd(MAP_SHARED) },
     Kind { name: "hugetlb memfd private", traits: &[Own, Mapped, HasFile], make: || huge_memfd(MAP_PRIVATE) },
     Kind { name: "sealed by pindown", traits: &[Own, IsSealed], make: sealed },
-    Kind { name: "malloc big", traits: &[BigChunk], make: Chunks::big },
-    Kind { name: "malloc small", traits: &[SmallChunk], make: Chunks::small },
-    Kind { name: "library's data", traits: &[IsLibrary], make: Library::make },
+    Kind { name: "malloc big", traits: &[BigChunk], make: special::big_chunk },
+    Kind { name: "malloc small", traits: &[SmallChunk], make: special::small_chunks },
+    Kind { name: "library's data", traits: &[IsLibrary], make: special::library },
 ];
 
 impl Kind {

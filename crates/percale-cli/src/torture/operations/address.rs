@@ -6,8 +6,9 @@ use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MREMAP_DONTUNMAP, MR
 
 use super::{Operation, Tools, Way};
 use crate::lot::{READ_WRITE, range};
-use crate::torture::kinds::{Segment, Trait};
+use crate::torture::kinds::Trait;
 use crate::torture::memory::{Memory, Origin};
+use crate::torture::origins::Segment;
 
 /// Private anonymous memory.
 const ANONYMOUS: i32 = MAP_PRIVATE | MAP_ANONYMOUS;

@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
     use crate::limits::kernel::Foreign;
+    use crate::torture::fork::Fork;
     use crate::torture::kinds::Kind;
-    use crate::torture::operations::Fork;
 
     #[test]
     fn missing_pages_come_in_after_the_handler_is_dropped_though_a_fork_has_a_copy_of_its_descriptor() {
@@ -100,7 +100,7 @@ mod tests {
             Ok(handler) => handler,
             Err(why) => return println!("skipped: userfaultfd: {why}"),
         };
-        let child = Fork::that_waits(&memory).unwrap();
+        let child = Fork::that_waits().unwrap();
         drop(handler);
         memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
         let (read, heard) = channel();

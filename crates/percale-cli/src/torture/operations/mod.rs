@@ -15,7 +15,6 @@ use super::hand::Hand;
 use super::kinds::{Kind, Trait};
 use super::memory::Memory;
 use super::ring::Ring;
-pub(super) use process::Fork;
 
 /// An operation that a program may do.
 pub(super) struct Operation {

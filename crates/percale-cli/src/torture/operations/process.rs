@@ -1,6 +1,6 @@
 //! Other processes and threads, writes by all means, locks on everything.
 
-#![expect(unsafe_code, reason = "forks and locks memory; each block states why it is sound")]
+#![expect(unsafe_code, reason = "locks memory and truncates files; each block states why it is sound")]
 
 use std::ffi::CString;
 use std::io;
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::{Operation, Tools, Way};
 use crate::limits::kernel::Foreign;
+use crate::torture::fork::Fork;
 use crate::torture::kinds::Trait;
 use crate::torture::memory::Memory;
 
@@ -23,12 +24,12 @@ const fn own(name: &'static str, apply: fn(&mut Memory, &mut Tools) -> io::Resul
 
 pub(super) const ALL: &[Operation] = &[
     any("fork, child writes", Way::Once, |memory, _| {
-        let child = Fork::of(memory, true)?;
+        let child = Fork::of(Some((memory.registered, memory.unit)))?;
         child.wait()
     }),
     any("fork, parent writes", Way::Once, |memory, _| {
         // The child lives until the parent has written, which it does to check the memory.
-        let child = Fork::that_waits(memory)?;
+        let child = Fork::that_waits()?;
         memory.children.push(child);
         Ok(())
     }),
@@ -68,70 +69,6 @@ pub(super) const ALL: &[Operation] = &[
 
 fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// A fork of this process, which ends with its owner.
-pub(in crate::torture) struct Fork(libc::pid_t);
-
-impl Fork {
-    /// The child writes to the registered pages and ends, or waits.
-    fn of(memory: &Memory, writes: bool) -> io::Result<Self> {
-        let (range, unit) = (memory.registered, memory.unit);
-        // SAFETY: asks for a number.
-        let parent = unsafe { libc::getpid() };
-        // SAFETY: the child makes system calls and writes to memory in which no value lies, and nothing else: it neither
-        // allocates nor takes a lock that a thread of its parent may have held.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                // A waiting child ends with its parent, for whatever reason the parent ends.
-                // SAFETY: asks for a signal; touches no memory.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                // SAFETY: asks for a number.
-                let orphaned = unsafe { libc::getppid() } != parent;
-                if writes {
-                    for page in (range.start()..range.end()).step_by(unit as usize) {
-                        let word = std::ptr::without_provenance_mut::<u64>(page as usize);
-                        // SAFETY: the word is of a lot: mapped, writable, and no value lies there.
-                        unsafe { word.write_volatile(!0) };
-                    }
-                } else if !orphaned {
-                    // SAFETY: waits for a signal.
-                    unsafe { libc::pause() };
-                }
-                // SAFETY: ends the child and runs nothing of its parent's.
-                unsafe { libc::_exit(0) }
-            }
-            child => Ok(Self(child)),
-        }
-    }
-
-    /// The child waits until it is ended.
-    pub(super) fn that_waits(memory: &Memory) -> io::Result<Self> {
-        Self::of(memory, false)
-    }
-
-    fn wait(self) -> io::Result<()> {
-        let mut status = 0;
-        // SAFETY: the status is where the kernel may write it.
-        let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
-        let whole = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-        std::mem::forget(self);
-        match (ended, whole) {
-            (-1, _) => Err(io::Error::last_os_error()),
-            (_, true) => Ok(()),
-            (_, false) => Err(io::Error::other(format!("the child ended with status {status:#x}"))),
-        }
-    }
-}
-
-impl Drop for Fork {
-    fn drop(&mut self) {
-        // SAFETY: the child was not waited for yet, so the number is its own.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
-        // SAFETY: nothing is asked of its status.
-        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
-    }
 }
 
 /// A handle of a file, as open_by_handle_at(2) takes it.
