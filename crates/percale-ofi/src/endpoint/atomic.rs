@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
-use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, RemoteMemory, Segment, Segments};
+use percale::{AtomicOp, AtomicWork, OpFlags, RemoteMemory, Segment, Segments};
 
-use super::atomic_valid::{compwritevalid, readwritevalid, writevalid};
+use super::atomic_valid::{What, compwritevalid, readwritevalid, writevalid};
 use super::flags::TRIGGERED;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
@@ -35,24 +35,7 @@ pub(super) const TABLE: fi_ops_atomic = fi_ops_atomic {
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// The parameters of an operation, in percale's terms.
-#[derive(Clone, Copy)]
-pub(super) struct What {
-    pub(super) op: AtomicOp,
-    pub(super) datatype: Datatype,
-}
-
 impl What {
-    #[inline]
-    pub(super) fn of(datatype: u32, op: u32) -> Result<Self, isize> {
-        let op = u8::try_from(op).ok().and_then(AtomicOp::from_u8);
-        let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
-        match (op, datatype) {
-            (Some(op), Some(datatype)) => Ok(Self { op, datatype }),
-            _ => Err(-(libc::EOPNOTSUPP as isize)),
-        }
-    }
-
     /// Elements from `buf` on. The operand of a read is not there.
     ///
     /// # Safety

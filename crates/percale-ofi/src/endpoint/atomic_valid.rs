@@ -4,9 +4,28 @@ use std::ffi::c_int;
 
 use percale::endpoint::remote_work::ATOMIC_LIMIT;
 use percale::memory::atomic::{Kind, is_valid};
+use percale::{AtomicOp, Datatype};
 
-use super::atomic::What;
 use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain, fid_ep};
+
+/// The parameters of an operation, in percale's terms.
+#[derive(Clone, Copy)]
+pub(super) struct What {
+    pub(super) op: AtomicOp,
+    pub(super) datatype: Datatype,
+}
+
+impl What {
+    #[inline]
+    pub(super) fn of(datatype: u32, op: u32) -> Result<Self, isize> {
+        let op = u8::try_from(op).ok().and_then(AtomicOp::from_u8);
+        let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
+        match (op, datatype) {
+            (Some(op), Some(datatype)) => Ok(Self { op, datatype }),
+            _ => Err(-(libc::EOPNOTSUPP as isize)),
+        }
+    }
+}
 
 /// Returns how many elements one operation changes, and their size; -FI_EOPNOTSUPP if there is no such operation.
 fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {

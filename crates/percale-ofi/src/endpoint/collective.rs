@@ -12,7 +12,7 @@ use percale::collective::{MEMBER_LIMIT, combines};
 use percale::trigger::Operation;
 use percale::{AtomicOp, Collective, CollectiveWork, Datatype, GroupId, OpFlags, Segment};
 
-use super::atomic::What;
+use super::atomic_valid::What;
 use super::trigger::Begins;
 use super::{Endpoint, answer, described, local};
 use crate::abi::{
