@@ -11,6 +11,9 @@ use std::net::SocketAddr;
 use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_version, fid_t};
 use crate::address;
 
+/// Why hints have no answer.
+pub(super) type Why = String;
+
 /// An optional address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Given {

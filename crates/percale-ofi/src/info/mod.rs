@@ -25,9 +25,9 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use self::copy::Copied;
-use self::hints::Hints;
+use self::hints::{Hints, Why};
 use self::native::Native;
-use self::offer::{Attributes, Why};
+use self::offer::Attributes;
 use self::places::{Asked, Place};
 use crate::abi::{FI_EINVAL, FI_ENODATA, FI_ENOMEM, FI_LOG_FABRIC, FI_SOURCE, fi_info};
 use crate::log;

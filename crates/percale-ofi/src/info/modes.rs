@@ -2,8 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::hints::Hints;
-use super::offer::Why;
+use super::hints::{Hints, Why};
 use crate::abi::*;
 use crate::region::mode;
 

@@ -12,7 +12,7 @@ use percale::memory::region::RAW_KEY_BYTES;
 use percale::memory::volatile::IOV_LIMIT;
 
 use super::caps::{self, Side};
-use super::hints::Hints;
+use super::hints::{Hints, Why};
 use super::modes;
 use crate::abi::*;
 use crate::provider;
@@ -70,9 +70,6 @@ pub(super) struct Attributes {
     /// That of the endpoint, the same if there is one.
     pub(super) ep_key: Vec<u8>,
 }
-
-/// Why hints have no answer.
-pub(super) type Why = String;
 
 /// The types of endpoints that may answer.
 pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {

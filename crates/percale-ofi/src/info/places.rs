@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use percale::fabric::Interface;
 
-use super::hints::{Given, Hints};
-use super::offer::{FABRIC, LOOPBACK_FABRIC, Why};
+use super::hints::{Given, Hints, Why};
+use super::offer::{FABRIC, LOOPBACK_FABRIC};
 use super::resolve::{Query, resolve};
 use crate::abi::{
     FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_SOURCE,
