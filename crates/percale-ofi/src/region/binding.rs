@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use percale::memory::region::CloseError;
 
-use super::request::Pieces;
+use super::pieces::Pieces;
 use super::{Part, Region};
 use crate::abi::{FI_EBADFLAGS, FI_EOPBADSTATE, FI_LOG_MR, FI_REMOTE_WRITE, FI_WRITE, fi_mr_modify, fi_version, fid};
 use crate::counter::{self, Count};

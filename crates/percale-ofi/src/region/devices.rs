@@ -3,7 +3,7 @@
 use percale::Segment;
 use percale::device::{Device, DeviceError, Interface};
 
-use super::request::Pieces;
+use super::pieces::Pieces;
 use crate::abi::{
     FI_HMEM_CUDA, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_HMEM_NEURON, FI_HMEM_ROCR, FI_HMEM_SYNAPSEAI,
     FI_HMEM_SYSTEM, FI_HMEM_ZE, FI_LOG_MR,

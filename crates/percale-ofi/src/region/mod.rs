@@ -1,6 +1,7 @@
 //! `fid_mr`: memory that peers may access (fi_mr(3)).
 //!
-//! * [`request`]: the arguments of a registration; [`mode`]: the meaning of a domain's `mr_mode` for it
+//! * [`request`]: the arguments of a registration; [`pieces`]: the memory that it names; [`mode`]: the meaning of a domain's `mr_mode`
+//!   for it
 //! * [`devices`]: the device that the memory belongs to
 //! * [`binding`]: counters and endpoints, enabling, refreshing
 //! * [`raw_key`]: long keys; [`descriptions`]: the descriptions that operations pass for their local memory
@@ -12,6 +13,7 @@ mod binding;
 pub(crate) mod descriptions;
 pub(crate) mod devices;
 pub(crate) mod mode;
+mod pieces;
 pub(crate) mod raw_key;
 mod request;
 
@@ -22,7 +24,8 @@ use percale::memory::region::RegisterError;
 use percale::{Event, RawRegion};
 
 use self::binding::Bound;
-use self::request::{Pieces, Wanted};
+use self::pieces::Pieces;
+use self::request::Wanted;
 use crate::abi::{
     FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_GET_RAW_MR, FI_KEY_NOTAVAIL, FI_LOG_MR, FI_REFRESH,
     fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,

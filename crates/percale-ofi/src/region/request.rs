@@ -7,6 +7,7 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Segment};
 
 use super::devices;
+use super::pieces::Pieces;
 use crate::abi::{
     FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_READ, FI_RECV, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE, fi_mr_attr, fi_version,
@@ -46,24 +47,6 @@ pub(super) struct Wanted {
 unsafe impl Send for Wanted {}
 // SAFETY: as above.
 unsafe impl Sync for Wanted {}
-
-pub(super) enum Pieces {
-    Some(Vec<Segment>),
-    /// The whole address space.
-    Everything,
-}
-
-impl Pieces {
-    /// Whether bytes are all in one of the pieces.
-    pub(super) fn hold(&self, address: usize, len: usize) -> bool {
-        let Self::Some(pieces) = self else { return true };
-        let within = |piece: &Segment| {
-            let offset = address.checked_sub(piece.as_ptr().addr());
-            offset.is_some_and(|offset| offset <= piece.len() && len <= piece.len() - offset)
-        };
-        pieces.iter().any(within)
-    }
-}
 
 /// Reads a registration's arguments. Returns the positive error code if they are invalid.
 ///
