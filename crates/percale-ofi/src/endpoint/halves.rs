@@ -1,6 +1,6 @@
 //! The tables of endpoints, and of contexts that only send or only receive (fi_endpoint(3), scalable endpoints).
 
-use super::scalable::Half;
+use super::seat::Half;
 use super::{atomic, described, message, rma, tagged};
 use crate::abi::{fi_ops_atomic, fi_ops_msg, fi_ops_rma, fi_ops_tagged};
 

@@ -3,8 +3,9 @@
 //! * [`setup`]: the objects bound to it, and enabling it, which opens percale's endpoint; [`origin`]: the addresses, key and handle that it is opened
 //!   with
 //! * [`objects`]: it and its aliases; the last one releases it; [`drivers`]: the threads that may use it at once
-//! * [`scalable`]: several of them behind one address; [`halves`]: tables of those that only send or only receive
-//! * [`shared`]: contexts that endpoints share
+//! * [`scalable`]: several of them behind one address; [`seat`]: what these share, and the place of each; [`halves`]: tables of those that only send
+//!   or only receive
+//! * [`shared`]: contexts that endpoints share; [`bare`]: objects that have few of an endpoint's calls
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that check descriptions first; [`trigger`]: their
@@ -14,6 +15,7 @@
 
 mod atomic;
 mod atomic_valid;
+mod bare;
 mod collective;
 mod connection;
 mod control;
@@ -28,6 +30,7 @@ mod origin;
 pub(crate) mod port;
 mod rma;
 pub(crate) mod scalable;
+mod seat;
 mod setup;
 pub(crate) mod shared;
 mod tagged;

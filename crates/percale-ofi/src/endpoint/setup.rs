@@ -10,8 +10,8 @@ use super::drivers::Drivers;
 use super::flags::Direction;
 use super::objects::Objects;
 use super::origin::Origin;
-use super::port::Port;
-use super::scalable::{Half, Seat};
+use super::port::{MULTI_MINIMUM, Port};
+use super::seat::{Half, Seat};
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use super::{Endpoint, Wishes};
 use crate::abi::{
@@ -71,8 +71,6 @@ type Later = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
 
 /// The kinds of operations that counters of endpoints count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// A multi-receive buffer with less room than this is released, unless the client sets another limit.
-pub(super) const MULTI_MINIMUM: usize = 64;
 
 pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: an endpoint of ours, and some open object of the client's.

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
 
+use super::bare::bare;
 use super::described::nth;
 use super::flags::Direction;
-use super::setup::MULTI_MINIMUM;
-use super::{answer, flags, local, scalable, unsupported};
+use super::port::MULTI_MINIMUM;
+use super::{answer, flags, local, unsupported};
 use crate::abi::{
     FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_DIRECTED_RECV, FI_ENABLE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_LOG_EP_DATA,
     FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops, fi_ops_ep, fi_ops_msg,
@@ -98,7 +99,7 @@ pub(crate) unsafe extern "C" fn open_receive(
     let fid = fid_ep {
         msg: std::ptr::from_ref(&MESSAGES).cast_mut(),
         tagged: std::ptr::from_ref(&TAGGED).cast_mut(),
-        ..scalable::bare(FI_CLASS_SRX_CTX, context, &FI, &OPS)
+        ..bare(FI_CLASS_SRX_CTX, context, &FI, &OPS)
     };
     // SAFETY: the client wants it there.
     unsafe { ReceiveContext { fid, shared }.give(ep) };

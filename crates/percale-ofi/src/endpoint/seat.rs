@@ -1,0 +1,138 @@
+//! What the contexts of a scalable endpoint share, and the seat that each has in it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use percale::endpoint::BindError;
+use percale::{EndpointBuilder, ScalableEndpoint};
+
+use super::port::Port;
+use crate::abi::{
+    FI_EBADFLAGS, FI_ENOAV, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+};
+use crate::domain;
+use crate::log;
+use crate::vector;
+
+/// The kind of an endpoint: a whole one, or one of the contexts of a scalable endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// It sends and receives.
+    Both,
+    /// It sends and accesses peers' memory.
+    Transmit,
+    /// It receives, and peers access memory through it.
+    Receive,
+}
+
+impl Half {
+    /// Rejects flags of bindings that belong to the other half.
+    pub(super) fn allows(self, flags: u64) -> Result<(), i32> {
+        let others = match self {
+            Self::Both => 0,
+            Self::Transmit => FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE,
+            Self::Receive => FI_SEND | FI_READ | FI_WRITE,
+        };
+        if flags & others == 0 {
+            return Ok(());
+        }
+        log::warning!(
+            FI_LOG_EP_CTRL,
+            "fi_ep_bind: {self:?} context: nothing is bound to it with {:#x}",
+            flags & others
+        );
+        Err(FI_EBADFLAGS)
+    }
+
+    /// Whether operations that receive, or that do not, can be posted to it.
+    pub(crate) fn posts(self, receives: bool) -> bool {
+        self == Self::Both || receives == (self == Self::Receive)
+    }
+}
+
+/// A context of a scalable endpoint.
+pub(super) struct Seat {
+    pub(super) whole: Arc<Whole>,
+    pub(super) half: Half,
+    pub(super) index: u16,
+}
+
+impl Seat {
+    /// Opens percale's endpoint.
+    ///
+    /// # Errors
+    /// The positive code, if the scalable endpoint cannot be opened; otherwise percale's reason.
+    pub(super) fn open(&self, builder: EndpointBuilder<'_>, locked: bool) -> Result<Result<Port, BindError>, i32> {
+        let whole = self.whole.percale()?;
+        let sends = self.half == Half::Transmit;
+        Ok(if locked {
+            let opened = match sends {
+                true => whole.open_sender_shared(self.index, builder),
+                false => whole.open_shared(self.index, builder),
+            };
+            opened.map(Port::of_all)
+        } else {
+            let opened = match sends {
+                true => whole.open_sender(self.index, builder),
+                false => whole.open(self.index, builder),
+            };
+            // SAFETY: the client serializes what it does with the context, and with all that drives it (`drivers`).
+            opened.map(|endpoint| unsafe { Port::owned(endpoint) })
+        })
+    }
+}
+
+/// The part of a scalable endpoint that its contexts share.
+pub(super) struct Whole {
+    pub(super) domain: Arc<domain::Shared>,
+    pub(super) authorization: Option<Vec<u8>>,
+    /// How many transmit and receive contexts there are.
+    pub(super) counts: [u16; 2],
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) source: Option<SocketAddr>,
+    pub(super) vector: Option<Arc<vector::Shared>>,
+    pub(super) percale: Option<ScalableEndpoint>,
+}
+
+impl Whole {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The vector that was bound.
+    pub(super) fn vector(&self) -> Result<Arc<vector::Shared>, i32> {
+        self.state().vector.clone().ok_or_else(|| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: a scalable endpoint needs an address vector; bind one");
+            FI_ENOAV
+        })
+    }
+
+    /// percale's, at its address.
+    pub(super) fn percale(&self) -> Result<ScalableEndpoint, i32> {
+        let mut state = self.state();
+        if let Some(percale) = &state.percale {
+            return Ok(percale.clone());
+        }
+        let source = state.source.unwrap_or_else(|| self.domain.wildcard());
+        let [transmit, receive] = self.counts;
+        let builder = self.domain.percale.scalable_endpoint();
+        let mut builder = builder.contexts(receive).senders(transmit);
+        if let Some(key) = &self.authorization {
+            builder = builder.authorization_key(key.clone());
+        }
+        let percale = builder.bind(source.to_string()).map_err(|error| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");
+            error.errno()
+        })?;
+        Ok(state.percale.insert(percale).clone())
+    }
+
+    /// Takes the address (fi_enable(3)).
+    pub(super) fn enable(&self) -> Result<(), i32> {
+        self.vector()?;
+        self.percale().map(drop)
+    }
+}
