@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::arbiter::{self, Asked, Call, Knows, Reply, Stands, Whereabouts};
+use super::degraded::Degraded;
 use super::handshake::{Event, Handshake};
 use super::mailbox::Notice;
-use super::meeting::{Degraded, Meeting};
+use super::meeting::Meeting;
 use super::reactor::{Held, Reactor, plain};
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};

@@ -73,7 +73,7 @@ impl Connection {
         let (memory, event) = (pair_memory()?, EventDescriptor::eventfd()?);
         let offer = Offer::new(Token::default(), Half::default());
         let refused = |call: &'static str| {
-            move |degraded: super::meeting::Degraded| named(call)(Errno::from_raw_os_error(degraded.errno.max(1)))
+            move |degraded: super::degraded::Degraded| named(call)(Errno::from_raw_os_error(degraded.errno.max(1)))
         };
         passing::send(self.caller.as_fd(), &offer, &[memory.as_fd(), event.as_fd()]).map_err(refused("sendmsg"))?;
         let received = passing::receive::<Offer>(self.called.as_fd()).map_err(refused("recvmsg"))?;

@@ -12,14 +12,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::io::Errno;
 use zerocopy::little_endian::{U32, U64};
 
+use super::degraded::Degraded;
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
-use crate::later::later;
-use crate::memory::call::errno;
 use crate::memory::forked::{PerProcess, word_of_this_process};
 use crate::memory::interrupted::uninterrupted;
 use crate::memory::kernel;
@@ -29,43 +27,6 @@ use crate::transport::shm::Mappings;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
-
-/// Why a pair that could have used shared memory does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Degraded {
-    pub(super) why: Why,
-    /// The error number of the kernel (here or at the peer), or 0.
-    pub(super) errno: i32,
-}
-
-impl From<Errno> for Degraded {
-    fn from(errno: Errno) -> Self {
-        let why = match errno {
-            Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS => Why::Descriptors,
-            Errno::CONNREFUSED => Why::SocketUnreachable,
-            _ => Why::MeetingFailed,
-        };
-        Self { why, errno: errno.raw_os_error() }
-    }
-}
-
-impl From<std::io::Error> for Degraded {
-    fn from(error: std::io::Error) -> Self {
-        later!(debug: %error, "shared memory cannot be set up");
-        errno(&error).map_or(Errno::IO, Errno::from_raw_os_error).into()
-    }
-}
-
-impl Degraded {
-    pub(super) const fn because(why: Why) -> Self {
-        Self { why, errno: 0 }
-    }
-
-    /// The number as it travels.
-    pub(super) const fn number(&self) -> u32 {
-        self.errno.cast_unsigned()
-    }
-}
 
 /// A random word of this process, by which peers know its memory: they read or write it with whatever else they copy by process id. Forked
 /// children do not have it; a child that needs one makes its own.

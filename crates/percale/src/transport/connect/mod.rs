@@ -6,7 +6,8 @@
 //! * `handshake` is the protocol over TCP, without I/O. TCP is the authority: it decides the identity of the peer, whether it knows the key, and
 //!   which transport is used.
 //! * `arbiter` decides which of several connections between two incarnations lives.
-//! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host; `pairing` connects queue pairs.
+//! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, where both are on one host; `degraded` is why it failed; `pairing`
+//!   connects queue pairs.
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` advances it and `settle` handles its outcome.
 //!   `liveness` watches local peers afterwards.
 //! * `facilities` lists what the system must allow for shared memory, and tries it.
@@ -26,6 +27,7 @@
 
 mod arbiter;
 pub(crate) mod background;
+mod degraded;
 mod drive;
 mod error;
 mod facilities;

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::meeting::Degraded;
+use super::degraded::Degraded;
 use crate::memory::interrupted::uninterrupted;
 use crate::wire::why::Why;
 

@@ -9,8 +9,9 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use zerocopy::IntoBytes;
 
 use super::arbiter::Whereabouts;
+use super::degraded::Degraded;
 use super::handshake::{Event, Handshake};
-use super::meeting::{Degraded, Meeting, Room};
+use super::meeting::{Meeting, Room};
 use super::pairing::Pairing;
 use super::{ConnectError, ConnectTimeouts};
 use crate::memory::interrupted::uninterrupted;

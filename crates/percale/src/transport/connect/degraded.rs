@@ -1,0 +1,44 @@
+//! Why two local endpoints do not use shared memory although both could.
+
+use rustix::io::Errno;
+
+use crate::later::later;
+use crate::memory::call::errno;
+use crate::wire::why::Why;
+
+/// Why a pair that could have used shared memory does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Degraded {
+    pub(super) why: Why,
+    /// The error number of the kernel (here or at the peer), or 0.
+    pub(super) errno: i32,
+}
+
+impl From<Errno> for Degraded {
+    fn from(errno: Errno) -> Self {
+        let why = match errno {
+            Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS => Why::Descriptors,
+            Errno::CONNREFUSED => Why::SocketUnreachable,
+            _ => Why::MeetingFailed,
+        };
+        Self { why, errno: errno.raw_os_error() }
+    }
+}
+
+impl From<std::io::Error> for Degraded {
+    fn from(error: std::io::Error) -> Self {
+        later!(debug: %error, "shared memory cannot be set up");
+        errno(&error).map_or(Errno::IO, Errno::from_raw_os_error).into()
+    }
+}
+
+impl Degraded {
+    pub(super) const fn because(why: Why) -> Self {
+        Self { why, errno: 0 }
+    }
+
+    /// The number as it travels.
+    pub(super) const fn number(&self) -> u32 {
+        self.errno.cast_unsigned()
+    }
+}
