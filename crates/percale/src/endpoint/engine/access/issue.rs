@@ -6,9 +6,9 @@ use zerocopy::little_endian::U64;
 use super::super::core::Core;
 use super::super::send::offer_of;
 use super::super::types::Notify;
-use super::{Execution, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What};
+use super::{Execution, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What, atomic_kind};
 use crate::endpoint::remote_work::AtomicWork;
-use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::memory::atomic::AtomicOp;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
 use crate::table::Id;
@@ -188,13 +188,4 @@ fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<
     head.kind = Kind::Atomic;
     head.len = payload.len() as u32;
     Segments::lend(&payload, |payload| link.send(&head, payload, false))
-}
-
-/// Which kind of atomic operation this is.
-pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
-    match (work.compare.is_some(), work.result.is_some()) {
-        (true, _) => AtomicKind::Compare,
-        (false, true) => AtomicKind::Fetch,
-        (false, false) => AtomicKind::Plain,
-    }
 }

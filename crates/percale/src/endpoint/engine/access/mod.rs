@@ -27,12 +27,12 @@ use std::borrow::Cow;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-pub(super) use self::issue::{atomic_kind, execute};
+pub(super) use self::issue::execute;
 pub(super) use self::rdma::{Course, by_rdma};
 use self::what::Tell;
 pub(super) use self::what::Told;
 pub(crate) use self::what::{Waiting, What};
-pub(super) use self::what::{atomic_entry, rma_entry, word_entry};
+pub(super) use self::what::{atomic_entry, atomic_kind, rma_entry, word_entry};
 use super::arrive::Asked;
 use super::core::Core;
 use super::types::{Action, Notify, Side};

@@ -6,7 +6,7 @@ use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::atomic::AtomicOp;
+use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::{Keyring, RemoteMemory};
 use crate::memory::volatile::{IOV_LIMIT, Segments};
 use crate::table::Id;
@@ -131,7 +131,7 @@ impl What {
         match self {
             Self::Write(_) => Counts::REGION | Counts::WRITES,
             Self::Read(_) => Counts::READS,
-            Self::Atomic(work) => counts_of_atomic(work.op, super::atomic_kind(work)),
+            Self::Atomic(work) => counts_of_atomic(work.op, atomic_kind(work)),
         }
     }
 
@@ -167,6 +167,16 @@ pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {
     let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
     let (context, flags, len) = (work.context, CompletionFlags::ATOMIC | kind, work.remote.len);
     Entry { context, flags, len, ..Entry::default() }
+}
+
+/// Returns the kind of an atomic operation.
+#[inline]
+pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
+    match (work.compare.is_some(), work.result.is_some()) {
+        (true, _) => AtomicKind::Compare,
+        (false, true) => AtomicKind::Fetch,
+        (false, false) => AtomicKind::Plain,
+    }
 }
 
 /// An access that waits for its turn, as a whole or with some of its parts.
