@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::Side;
+use super::error::DirectError;
 use super::grantee::KeyPage;
 use super::grants::{Answer, Asked, GrantIndex, Grants};
 use super::path::{Checked, DirectPath, Grant, Memory};
@@ -15,26 +16,6 @@ use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
 use crate::transport::shm::transfer::{Arenas, Cma, Given, Remote, Sharing};
-
-/// The reason why a direct access was not made, or not completely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DirectError {
-    /// The region does not give this right (MR-050, MR-052).
-    #[error("the region does not give this right")]
-    Right,
-    /// Part of the access lies outside the region (MR-014).
-    #[error("the access leaves the region")]
-    Range,
-    /// The grant no longer holds: it has to be forgotten and requested again. A long access may have been made in part.
-    #[error("the region is no longer granted")]
-    Stale,
-    /// The kernel found memory missing, on either side (MR-028).
-    #[error("the memory cannot be read or written there")]
-    Fault,
-    /// The target of an atomic operation is not aligned to its size.
-    #[error("the target of an atomic operation is not aligned to its size")]
-    Misaligned,
-}
 
 /// The initiator's side of one link.
 #[derive(Debug)]

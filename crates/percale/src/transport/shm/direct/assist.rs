@@ -15,7 +15,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::access::{DirectError, Initiator};
+use super::access::Initiator;
+use super::error::DirectError;
 use super::grantee::ShmGrantee;
 use super::{GrantIndex, Side};
 use crate::memory::lease::Lease;

@@ -1,7 +1,7 @@
 //! Direct access, as used by a link's owner.
 
 use super::LongAccess;
-use super::access::DirectError;
+use super::error::DirectError;
 use super::grants::{GrantIndex, Lookup};
 use crate::memory::atomic::Operation;
 use crate::memory::volatile::{Segment, Segments};

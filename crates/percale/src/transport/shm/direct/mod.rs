@@ -23,6 +23,7 @@
 
 mod access;
 mod assist;
+mod error;
 mod face;
 mod grantee;
 mod grants;
@@ -35,11 +36,11 @@ mod tests;
 
 use std::sync::Arc;
 
-pub(crate) use self::access::DirectError;
 pub(super) use self::access::Initiator;
 use self::assist::Help;
 pub(crate) use self::assist::{ASSISTED, LongAccess};
 pub(super) use self::assist::{Assisted, Claims};
+pub(crate) use self::error::DirectError;
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};
 use self::target::Target;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use super::access::DirectError;
+use super::error::DirectError;
 use super::grantee::KeyPage;
 use crate::memory::atomic::{Misaligned, Operation};
 use crate::memory::kernel::Direction;
