@@ -13,7 +13,7 @@ use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
 use super::sleep::{Idle, Sleepers};
-use super::{BELL, Doorbell, Engine};
+use super::{BELL, Connector, Doorbell, Engine};
 use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
@@ -24,45 +24,14 @@ use crate::memory::call::call;
 use crate::memory::forked::Process;
 use crate::memory::region::{Keys, Via};
 use crate::transport::any::AnyLink;
-use crate::transport::connect::{ConnectError, LocalBell, Made, Mailbox, Notice, PeerIdentity, Registration, ShmParts};
+use crate::transport::connect::{ConnectError, LocalBell, Made, Notice, PeerIdentity, ShmParts};
 use crate::transport::loopback::LoopbackLink;
 use crate::transport::shm::{Bell, Parts, ShmLink};
 use crate::transport::sim::SimNotice;
-use crate::transport::tcp::{TcpLink, TcpOptions};
+use crate::transport::tcp::TcpLink;
 use crate::transport::verbs::VerbsLink;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::Kind;
-
-/// The source of an endpoint's connections.
-#[derive(Debug)]
-pub(crate) enum Connector {
-    /// The domain's service thread.
-    Service {
-        /// The registration of the endpoint with the service thread.
-        registration: Registration,
-        /// Where the service thread leaves notices.
-        mailbox: Arc<Mailbox>,
-        /// The options of sockets.
-        tcp: TcpOptions,
-        /// Whether the endpoint makes no connections itself: then peers that are not connected cannot be reached.
-        answer_only: bool,
-    },
-    /// A simulated network.
-    Sim(crate::transport::sim::Port),
-    /// None: the endpoint is closed.
-    Closed,
-}
-
-impl Connector {
-    #[inline]
-    pub(super) fn has_notices(&self) -> bool {
-        match self {
-            Self::Service { mailbox, .. } => mailbox.has_notices(),
-            Self::Sim(port) => port.has_notices(),
-            Self::Closed => false,
-        }
-    }
-}
 
 /// The parts from which an engine is made.
 #[derive(Debug)]

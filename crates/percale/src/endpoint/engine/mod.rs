@@ -19,6 +19,7 @@
 //! * [`poller`]: which links to poll, and when; `linger`: spinning on rings for messages that are about to arrive
 //! * `doorbell`: assigns the bits of the bell to peers; `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
+//! * `connector`: the source of connections
 //! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
 //!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
@@ -37,6 +38,7 @@ mod budget;
 mod closing;
 mod collective;
 mod connect;
+mod connector;
 pub(crate) mod core;
 pub(crate) mod counting;
 mod direct;
@@ -97,7 +99,8 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
 
-pub(crate) use self::connect::{Bedside, Connector, Start};
+pub(crate) use self::connect::{Bedside, Start};
+pub(crate) use self::connector::Connector;
 pub(crate) use self::doorbell::Doorbell;
 
 /// The engine of one endpoint: its links and the protocol above them.
