@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Engine;
-use super::role::Role;
 use super::types::Action;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionRequest, Request};
@@ -73,13 +72,6 @@ impl Listening {
 }
 
 impl Engine {
-    fn listening(&mut self) -> Option<&mut Listening> {
-        match self.role.as_deref_mut() {
-            Some(Role::Listener(listening)) => Some(listening),
-            _ => None,
-        }
-    }
-
     /// Sets the listener through which requests are answered from now on.
     pub(crate) fn listen(&mut self, owner: WeakShared) {
         let thrown =

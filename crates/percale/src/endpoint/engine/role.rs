@@ -5,6 +5,7 @@ use super::listening::Listening;
 use super::peers::At;
 use super::single::Single;
 use crate::completion::entry::ErrorCode;
+use crate::endpoint::connection::ConnectionError;
 use crate::fabric::TransportKind;
 use crate::transport::Connection;
 
@@ -21,6 +22,28 @@ pub(crate) enum Role {
 }
 
 impl Engine {
+    /// Returns the state of a listener; `None` for other endpoints.
+    pub(super) fn listening(&mut self) -> Option<&mut Listening> {
+        match self.role.as_deref_mut() {
+            Some(Role::Listener(listening)) => Some(listening),
+            _ => None,
+        }
+    }
+
+    /// Returns the state of an endpoint that has one connection.
+    ///
+    /// # Errors
+    /// If the endpoint is of another kind.
+    pub(super) fn single(&mut self) -> Result<&mut Single, ConnectionError> {
+        match &mut self.role {
+            Some(role) => match &mut **role {
+                Role::Single(single) => Ok(single),
+                Role::Listener(_) => Err(ConnectionError::NotForOne),
+            },
+            None => Err(ConnectionError::NotForOne),
+        }
+    }
+
     /// Returns the slot for a peer that has connected to this endpoint, or `None` if the peer is not accepted. An address belongs to the
     /// peer that answered there; an address that a peer merely advertises leads to no slot.
     pub(super) fn welcome(&mut self, at: At, incarnation: u128, proven: bool) -> Option<Connection> {

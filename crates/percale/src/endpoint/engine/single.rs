@@ -16,7 +16,6 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::role::Role;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionState};
@@ -111,16 +110,6 @@ impl Single {
 }
 
 impl Engine {
-    fn single(&mut self) -> Result<&mut Single, ConnectionError> {
-        match &mut self.role {
-            Some(role) => match &mut **role {
-                Role::Single(single) => Ok(single),
-                Role::Listener(_) => Err(ConnectionError::NotForOne),
-            },
-            None => Err(ConnectionError::NotForOne),
-        }
-    }
-
     fn unconnected(&mut self, data: &[u8]) -> Result<&mut Single, ConnectionError> {
         if !self.process.is_here() {
             return Err(self.refused_connection());
