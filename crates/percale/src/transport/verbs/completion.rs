@@ -5,13 +5,12 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::net::Shutdown;
-
 use super::abi;
+use super::alarm::Alarm;
 use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
 use crate::transport::tcp::Socket;
@@ -74,26 +73,6 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// Of a receive: the key that came with it, which is invalid now.
     pub invalidated: Option<u32>,
-}
-
-/// Whether the device has given up a queue, and how its user is woken then.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
-    rang: AtomicBool,
-    /// The connection to shut down.
-    connection: OnceLock<Arc<Socket>>,
-}
-
-impl Alarm {
-    /// The device has given the queue up.
-    pub(super) fn ring(&self) {
-        self.rang.store(true, Ordering::Release);
-        if let Some(connection) = self.connection.get()
-            && let Err(error) = rustix::net::shutdown(&**connection, Shutdown::Both)
-        {
-            crate::later::later!(debug: %error, "a connection whose queue failed is over already");
-        }
-    }
 }
 
 /// A queue of completions.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::event::EventfdFlags;
 
 use super::abi::{self, Library};
-use super::completion::Alarm;
+use super::alarm::Alarm;
 use super::error::{Handle, VerbsError};
 use crate::memory::forked::Process;
 use crate::wire::queue_pair::Gid;

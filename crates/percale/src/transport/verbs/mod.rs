@@ -12,6 +12,7 @@
 
 mod abi;
 mod adapter;
+mod alarm;
 mod completion;
 mod context;
 mod credit;

@@ -1,0 +1,28 @@
+//! What a completion queue and its device share: whether the device has given the queue up.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::net::Shutdown;
+
+use crate::transport::tcp::Socket;
+
+/// Whether the device has given up a queue, and how its user is woken then.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    pub(super) rang: AtomicBool,
+    /// The connection to shut down.
+    pub(super) connection: OnceLock<Arc<Socket>>,
+}
+
+impl Alarm {
+    /// The device has given the queue up.
+    pub(super) fn ring(&self) {
+        self.rang.store(true, Ordering::Release);
+        if let Some(connection) = self.connection.get()
+            && let Err(error) = rustix::net::shutdown(&**connection, Shutdown::Both)
+        {
+            crate::later::later!(debug: %error, "a connection whose queue failed is over already");
+        }
+    }
+}
