@@ -63,7 +63,7 @@ impl Reactor {
         call("epoll_ctl", || epoll::add(&epoll, &started, data, epoll::EventFlags::IN))?;
         let reactor: &'static Self = Box::leak(Box::new(Self { epoll, started, waiting: Mutex::default() }));
         start_thread("percale-wake", || {
-            crate::transport::connect::background::step_back();
+            crate::transport::background::step_back();
             reactor.run();
         })?;
         Ok(reactor)

@@ -13,6 +13,7 @@
 //!   has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer fails at both ends and nothing else does.
 
 pub(crate) mod any;
+pub(crate) mod background;
 pub mod connect;
 pub mod host;
 mod links;

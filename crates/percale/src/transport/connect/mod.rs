@@ -11,7 +11,6 @@
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` advances it and `settle` handles its outcome.
 //!   `liveness` watches local peers afterwards.
 //! * `facilities` lists what the system must allow for shared memory, and tries it.
-//! * `background` is a thread pool, and resets the CPU affinity and the scheduling policy of the library's threads.
 //!
 //! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
 //! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
@@ -26,7 +25,6 @@
 //! token, and no influence on what belongs to another peer (`arbiter`).
 
 mod arbiter;
-pub(crate) mod background;
 mod degraded;
 mod drive;
 mod error;

@@ -21,11 +21,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::ConnectError;
-use super::background::{Crew, Job};
 use super::reactor::Reactor;
 use super::service::{Command, Shared};
 use super::setup::{Next, Setup, Side, commit, reason};
 use crate::later::later;
+use crate::transport::background::{Crew, Job};
 use crate::transport::verbs::{Adapter, Wire, errno_of};
 use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};

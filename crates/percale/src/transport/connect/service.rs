@@ -19,8 +19,8 @@ use crate::later::later;
 use crate::memory::call::start_thread;
 use crate::memory::event::EventDescriptor;
 use crate::memory::forked::{Process, ProcessMutex};
-use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
+use crate::transport::{background, host};
 use crate::wire::contexts::Contexts;
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 use bitflags::bitflags;
@@ -242,7 +242,7 @@ impl Service {
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
         let running = Running(Arc::clone(&shared));
         let thread = start_thread("percale-connect", move || {
-            super::background::step_back();
+            background::step_back();
             reactor.run();
             // The sockets are closed before the end of the thread is reported.
             drop(reactor);
