@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::context::{Context, DeviceLimits, Port, ProtectionDomain};
-use super::direct::{Makers, Using, makers};
+use super::makers::{Makers, makers};
 use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
-use super::wire;
+use super::window_use::Using;
+use super::wire_pair;
 use crate::wire::hello::random;
 use crate::wire::queue_pair::{End, Gid};
 
@@ -80,7 +81,7 @@ impl Adapter {
 
     fn of(context: &Arc<Context>) -> Result<Self, String> {
         let limits = context.limits().map_err(|error| error.to_string())?;
-        wire::suffices(&limits)?;
+        wire_pair::suffices(&limits)?;
         let mut why = "no port is active".to_owned();
         for number in 1..=limits.ports {
             let place = match Place::now(context, number) {
@@ -92,7 +93,7 @@ impl Adapter {
             };
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
-            wire::try_pair(&domain).map_err(|error| format!("it makes no reliable connection ({error})"))?;
+            wire_pair::try_pair(&domain).map_err(|error| format!("it makes no reliable connection ({error})"))?;
             let windows = Using::of(&limits);
             return Ok(Self {
                 domain,

@@ -6,8 +6,8 @@
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses device, port and address, or reports what is missing.
-//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own.
-//! * [`Wire`] is a byte stream over a queue pair, with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
+//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own, which `makers` make; `window_use`: how windows serve there.
+//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
 //!   TCP carries.
 
 mod abi;
@@ -21,6 +21,7 @@ mod direct;
 pub(crate) mod double;
 mod error;
 mod link;
+mod makers;
 mod pair;
 mod reach;
 mod region;
@@ -36,7 +37,9 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod window;
+mod window_use;
 mod wire;
+mod wire_pair;
 
 pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;

@@ -21,23 +21,16 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::credit::{Credits, NOTES, RECEIVES, SENDS};
-use super::direct::ACCESSES;
+use super::credit::{Credits, RECEIVES, SENDS};
 use super::region::Rights;
-use super::{
-    Adapter, Completion, CompletionChannel, CompletionQueue, DeviceLimits, End, Gid, MemoryRegion, PairSize, Path,
-    ProtectionDomain, QueuePair, abi,
-};
+use super::wire_pair::{COMPLETIONS, make_pair};
+use super::{Adapter, Completion, CompletionQueue, End, Gid, MemoryRegion, Path, QueuePair, abi};
 use crate::memory::volatile::Segments;
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
 
 /// Bytes of a message at most.
 const SLOT: usize = 4 << 10;
-/// Completions that there may be at a time.
-const COMPLETIONS: usize = SENDS + NOTES + RECEIVES + ACCESSES;
-/// Bytes that a message may carry in its request, if the device lets it.
-const INLINE: u32 = 256;
 /// How long the peer's last bytes are looked for after its end was seen, since something came last: they travel another way than the end of
 /// the other connection.
 const LAST_LOOKS: Duration = Duration::from_millis(20);
@@ -86,34 +79,6 @@ pub struct Wire {
     /// The peer's end was seen; since when nothing has come.
     ended: Option<Instant>,
     failed: Option<Broken>,
-}
-
-/// What a device must allow for a wire.
-pub(super) fn suffices(limits: &DeviceLimits) -> Result<(), String> {
-    let wanted = [
-        ("requests in a queue", limits.requests, RECEIVES.max(SENDS + NOTES)),
-        ("entries of a completion queue", limits.completions, COMPLETIONS),
-        ("pieces of a request", limits.pieces, 1),
-    ];
-    match wanted.iter().find(|(_, allowed, needed)| (*allowed as usize) < *needed) {
-        Some((what, allowed, needed)) => Err(format!("it allows {allowed} {what}; percale needs {needed}")),
-        None => Ok(()),
-    }
-}
-
-/// The queue pair of a wire, with a completion queue of its own.
-fn make_pair(buffers: &Arc<MemoryRegion>) -> io::Result<QueuePair> {
-    let channel = CompletionChannel::new(buffers.domain().context())?;
-    let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
-    let size = PairSize { sends: (SENDS + NOTES) as u32, receives: RECEIVES as u32, inline: INLINE, pieces: 1 };
-    // Some devices carry nothing in a request.
-    Ok(QueuePair::new(&queue, buffers, size)
-        .or_else(|_| QueuePair::new(&queue, buffers, PairSize { inline: 0, ..size }))?)
-}
-
-/// Makes a queue pair as large as a wire's and ends it: devices without reliable connections have ports, too.
-pub(super) fn try_pair(domain: &Arc<ProtectionDomain>) -> io::Result<()> {
-    make_pair(&MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?).map(drop)
 }
 
 impl Wire {

@@ -12,9 +12,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::super::window_use::{Extent, Using};
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
 use super::record::{Entry, NOBODYS, Record, Under, Way};
-use super::windows::{Extent, Unbound, Using, Windows};
+use super::windows::{Unbound, Windows};
 use crate::memory::region::{Access, Grantee, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;

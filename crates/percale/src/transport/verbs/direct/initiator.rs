@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use zerocopy::FromBytes;
 
+use super::super::makers::{self, Making};
 use super::grants::Grants;
 use super::lane::{Flight, Lane, Wanted};
 use super::local::{Local, Pins};
-use super::making::{self, Made, Making};
+use super::making::{self, Made};
 use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
 use crate::memory::region::{RemoteMemory, admit};
 use crate::memory::volatile::{Segments, View};
@@ -266,7 +267,7 @@ impl Initiator {
         let none = self.again();
         let State::Broken(lane, back) = std::mem::replace(&mut self.state, none) else { return false };
         match &self.wire {
-            Some(wire) => making::end(wire.adapter.makers(), lane),
+            Some(wire) => makers::end(wire.adapter.makers(), lane),
             None => drop(lane),
         }
         // The parts of an access were posted one behind the other.
@@ -325,7 +326,7 @@ impl Initiator {
                         State::Connecting(Making::start(&makers, move || making::connect(made, &peer)))
                     }
                     Err(errno) => {
-                        making::end(wire.adapter.makers(), made);
+                        makers::end(wire.adapter.makers(), made);
                         let error = std::io::Error::from_raw_os_error(errno.cast_signed());
                         crate::later::later!(debug: %error, "the peer has no queue pair for accesses");
                         if errno == libc::EPERM.cast_unsigned() {

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use super::super::abi::Sge;
 use super::super::pair::RemoteAccess;
 use super::super::wire::access_id;
+use super::super::wire_pair::ACCESSES;
 use super::super::{Adapter, QueuePair};
 use super::Unposted;
 use super::local::{Local, Uses};
@@ -20,7 +21,7 @@ use crate::memory::volatile::{IOV_LIMIT, Segments};
 use crate::wire::located::Grant;
 
 /// Requests that may be under way.
-pub(super) const DEPTH: usize = 32;
+pub(super) const DEPTH: usize = ACCESSES;
 /// Bytes that are worth copying rather than registering.
 pub(super) const SLOT: usize = 4 << 10;
 

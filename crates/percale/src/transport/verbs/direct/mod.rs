@@ -8,7 +8,7 @@
 //! * `initiator`, with `grants` (what it knows, by key), `lane` (its queue pair, and what was posted there) and `local` (registrations of
 //!   operations' own memory)
 //! * `target`: answers; `grantee`: what is granted to a peer, and how; `record`: what was, by number, and its end; `windows`: those of the device
-//! * `making`: queue pairs are made and ended by threads of their own
+//! * `making`: queue pairs, which are made and ended by threads of their own (`makers`)
 //!
 //! # Revocation
 //! A grant is a registration in a *protection domain that this peer's queue pair alone is in*. Revoking it ends the registration:
@@ -62,13 +62,10 @@ use zerocopy::{FromBytes, IntoBytes};
 #[cfg(any(test, fuzzing))]
 pub use self::fuzz::fuzz_grants;
 use self::initiator::Initiator;
-use self::lane::DEPTH;
 pub(crate) use self::local::Pins;
 #[cfg(not(loom))]
 pub(crate) use self::local::Registers;
-pub(super) use self::making::{Makers, makers};
 use self::target::Target;
-pub(super) use self::windows::Using;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
@@ -76,9 +73,6 @@ use crate::transport::tcp::StreamLink;
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Flags, Head, Kind};
 use crate::wire::queue_pair::{Offered, OfferedBytes};
-
-/// Accesses that may be under way, and complete, at a time.
-pub(super) const ACCESSES: usize = DEPTH;
 
 /// The most frames that may wait for room: more than there can be grants to report in both directions. A peer that asks and never reads is
 /// disconnected.

@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, Weak};
 
+use super::super::window_use::Using;
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
-use super::windows::{Request, Taking, Unbound, Using, Windows};
+use super::windows::{Request, Taking, Unbound, Windows};
 use crate::memory::region::Registered;
 use crate::table::Table;
 

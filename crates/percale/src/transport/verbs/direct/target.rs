@@ -5,9 +5,11 @@
 use std::io;
 use std::sync::Arc;
 
+use super::super::makers::{self, Making};
+use super::super::window_use::Using;
 use super::grantee::VerbsGrantee;
-use super::making::{self, Made, Making};
-use super::{ANSWERS, GONE, OVER, Owed, Using, WireParts};
+use super::making::{self, Made};
+use super::{ANSWERS, GONE, OVER, Owed, WireParts};
 use crate::memory::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
@@ -49,7 +51,7 @@ impl Target {
         // What does not end may be reached over another one.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
-            making::end(wire.adapter.makers(), former);
+            makers::end(wire.adapter.makers(), former);
             owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
             return Ok(());
         }

@@ -10,8 +10,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::window_use::{Extent, Using};
 use super::grantee::VerbsGrantee;
-use super::windows::{Extent, REQUESTS, Using, never_comes};
+use super::windows::{REQUESTS, never_comes};
 use crate::memory::region::{Access, Grantee, Registered, Revocation, Slice, Through};
 use crate::memory::volatile::{Segment, Segments};
 use crate::table::WIRE_SLOTS;
