@@ -9,7 +9,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::direct::Claims;
 use super::ring::{Area, Credits, LINE, Line};
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
@@ -93,6 +92,19 @@ pub(super) struct Half {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) Half);
+
+/// The chunks of one long access that both sides have claimed, and those that the target has finished. One line for each side that
+/// initiates.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Claims {
+    /// The access' number, and the next chunk.
+    pub(super) next: AtomicU64,
+    /// The access' number, and how many of the chunks that the target claimed it is done with.
+    pub(super) done: AtomicU64,
+    /// The access' number, and a reason if the target could not copy one of them, else 0. Written before `done`.
+    pub(super) failed: AtomicU64,
+}
 
 /// Whether a side has stopped, for good, copying to and from the other's memory in transfers and lending its own memory for
 /// reading. Written by that side alone.

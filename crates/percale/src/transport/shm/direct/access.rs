@@ -37,7 +37,7 @@ impl Initiator {
 
     /// Returns the grants, by key.
     #[inline]
-    pub(super) const fn grants(&mut self) -> &mut Grants {
+    pub(in super::super) const fn grants(&mut self) -> &mut Grants {
         &mut self.grants
     }
 
@@ -142,19 +142,19 @@ impl Initiator {
 
     /// Returns whether the target requests a notification of each write.
     #[inline]
-    pub(super) fn notifies(&self, grant: GrantIndex) -> bool {
+    pub(in super::super) fn notifies(&self, grant: GrantIndex) -> bool {
         self.grants.get(grant).is_some_and(|grant| grant.notifies)
     }
 
     /// Returns the generation under which the region was granted, which is the region's; 0 if the grant was forgotten.
     #[inline]
-    pub(super) fn generation(&self, grant: GrantIndex) -> u64 {
+    pub(in super::super) fn generation(&self, grant: GrantIndex) -> u64 {
         self.grants.get(grant).map_or(0, |grant| grant.generation)
     }
 
     /// Returns whether atomic operations can be made directly.
     #[inline]
-    pub(super) fn can_atomic(&self, grant: GrantIndex) -> bool {
+    pub(in super::super) fn can_atomic(&self, grant: GrantIndex) -> bool {
         self.grants.get(grant).is_some_and(Grant::is_mapped)
     }
 
@@ -216,21 +216,31 @@ impl Initiator {
 
     /// Writes `from` to the region, starting at `address`.
     #[inline]
-    pub(super) fn write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
+    pub(in super::super) fn write(
+        &mut self,
+        grant: GrantIndex,
+        address: u64,
+        from: &Segments,
+    ) -> Result<(), DirectError> {
         let (checked, path) = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
         path.write(checked, from)
     }
 
     /// Reads the region from `address` on, as many bytes as `into` has room for.
     #[inline]
-    pub(super) fn read(&mut self, grant: GrantIndex, address: u64, into: &Segments) -> Result<(), DirectError> {
+    pub(in super::super) fn read(
+        &mut self,
+        grant: GrantIndex,
+        address: u64,
+        into: &Segments,
+    ) -> Result<(), DirectError> {
         let (checked, path) = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
         path.read(checked, into)
     }
 
     /// Performs an atomic operation on mapped memory, under one announcement.
     #[inline]
-    pub(super) fn operate(
+    pub(in super::super) fn operate(
         &mut self,
         grant: GrantIndex,
         address: u64,
@@ -242,14 +252,14 @@ impl Initiator {
 
     /// Like [`write`](Self::write), if the access may be made in place. Returns `None` if it may not, or if it failed.
     #[inline(always)]
-    pub(super) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
+    pub(in super::super) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, from.len(), Access::REMOTE_WRITE)?;
         path.write_one(checked, from).ok()
     }
 
     /// Like [`read`](Self::read), if the access may be made in place. Returns `None` if it may not, or if it failed.
     #[inline(always)]
-    pub(super) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
+    pub(in super::super) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, into.len(), Access::REMOTE_READ)?;
         path.read_one(checked, into).ok()
     }
@@ -257,7 +267,12 @@ impl Initiator {
     /// Like [`operate`](Self::operate), if the access may be made in place. Returns `None` if it may not, or if it
     /// failed; then nothing was done.
     #[inline(always)]
-    pub(super) fn operate_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
+    pub(in super::super) fn operate_in_place(
+        &mut self,
+        key: u64,
+        address: u64,
+        operation: &impl Operation,
+    ) -> Option<()> {
         let (checked, path) = self.check_in_place(key, address, operation.len(), operation.rights())?;
         path.operate(checked, operation).ok()
     }

@@ -23,8 +23,8 @@ use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Keys, Via};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::PullError;
-use crate::transport::shm::pair::Pair;
-use crate::transport::shm::sync::{AtomicU64, Ordering};
+use crate::transport::shm::pair::{Claims, Pair};
+use crate::transport::shm::sync::Ordering;
 use crate::transport::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -41,23 +41,9 @@ const LOOKS: u32 = 256;
 /// Replaces the number of the next chunk when nothing is left to claim.
 const STOP: u32 = u32::MAX;
 
-/// The reasons why the target did not copy a chunk that it had claimed.
+/// The reasons why the target did not copy a chunk that it had claimed, in [`Claims::failed`].
 const REVOKED: u32 = 1;
 const FAULT: u32 = 2;
-
-/// The chunks of one access that both sides have claimed, and those that the target has finished. In the pair's memory, one
-/// line for each side that initiates.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(in super::super) struct Claims {
-    /// The access' number, and the next chunk.
-    next: AtomicU64,
-    /// The access' number, and how many of the chunks that the target claimed it is done with.
-    done: AtomicU64,
-    /// The access' number, and whether the target could not copy one of them: [`REVOKED`] or [`FAULT`]. Written before
-    /// `done`.
-    failed: AtomicU64,
-}
 
 /// The range to copy: the payload of a [`Kind::Assist`] frame. The key and the address are in the frame's head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -74,7 +74,7 @@ struct Slot {
 
 /// The initiator's table of a target's keys and their grants.
 #[derive(Debug)]
-pub(super) struct Grants {
+pub(in super::super) struct Grants {
     /// The grant that was looked up last; never a forgotten one.
     last: Option<(u64, GrantIndex)>,
     slots: Vec<Slot>,
@@ -104,7 +104,7 @@ impl Grants {
 
     /// Returns the grant for this key, if it was looked up last.
     #[inline]
-    pub(super) fn last(&self, key: u64) -> Option<GrantIndex> {
+    pub(in super::super) fn last(&self, key: u64) -> Option<GrantIndex> {
         match self.last {
             Some((last, index)) if last == key => Some(index),
             _ => None,
@@ -203,7 +203,7 @@ impl Grants {
     }
 
     /// Forgets a key, unless a request for it is pending.
-    pub(super) fn forget(&mut self, key: u64) {
+    pub(in super::super) fn forget(&mut self, key: u64) {
         if matches!(self.known.get(&key), Some(State::Asked)) {
             return;
         }

@@ -8,8 +8,8 @@
 //!
 //! * `resolution`: the answer as it is sent, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
-//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes are moved; `face`: the
-//!   methods for a link's owner
+//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes are moved. The
+//!   link has methods for them (`link/regions.rs`)
 //! * `assist`: long accesses that the target helps with
 //!
 //! Bounds: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a time; an
@@ -24,7 +24,6 @@
 mod access;
 mod assist;
 mod error;
-mod face;
 mod grantee;
 mod grants;
 mod path;
@@ -37,9 +36,9 @@ mod tests;
 use std::sync::Arc;
 
 pub(super) use self::access::Initiator;
+pub(super) use self::assist::Assisted;
 use self::assist::Help;
 pub(crate) use self::assist::{ASSISTED, LongAccess};
-pub(super) use self::assist::{Assisted, Claims};
 pub(crate) use self::error::DirectError;
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};

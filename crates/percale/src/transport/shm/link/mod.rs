@@ -1,6 +1,7 @@
-//! One end of a shared-memory connection. The receiving part is in `receive`.
+//! One end of a shared-memory connection. The receiving part is in `receive`, and accesses to the peer's regions are in `regions`.
 
 mod receive;
+mod regions;
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests;
 
@@ -308,7 +309,7 @@ impl ShmLink {
     }
 
     /// Looks up a key, and asks the peer if nothing is known of it.
-    pub(super) fn ask(&mut self, key: u64) -> Lookup {
+    fn ask(&mut self, key: u64) -> Lookup {
         if self.broken.is_some() {
             return Lookup::Unknown;
         }

@@ -1,11 +1,9 @@
-//! Direct access, as used by a link's owner.
+//! Direct access to the peer's regions, as used by a link's owner.
 
-use super::LongAccess;
-use super::error::DirectError;
-use super::grants::{GrantIndex, Lookup};
+use super::super::direct::{DirectError, GrantIndex, LongAccess, Lookup};
+use super::ShmLink;
 use crate::memory::atomic::Operation;
 use crate::memory::volatile::{Segment, Segments};
-use crate::transport::shm::ShmLink;
 
 impl ShmLink {
     /// Returns how the peer's region with this key can be reached. Asks the peer if that is not known. Until the answer
@@ -102,7 +100,7 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, operation)
     }
 
-    /// Makes an access of more than [`ASSISTED`](super::ASSISTED) bytes, with the target's help if it makes progress.
+    /// Makes an access of more than [`ASSISTED`](crate::transport::shm::ASSISTED) bytes, with the target's help if it makes progress.
     /// Returns false if the access ends later ([`Sink::assisted`](crate::transport::Sink::assisted)); until then no other
     /// may begin ([`is_assisted`](Self::is_assisted)).
     ///
