@@ -3,11 +3,12 @@
 //! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
 //! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
 //!
+//! * `service` has the handles, and `commands` what they ask of the thread.
 //! * `handshake` is the protocol over TCP, without I/O. TCP is the authority: it decides the identity of the peer, whether it knows the key, and
 //!   which transport is used.
-//! * `arbiter` decides which of several connections between two incarnations lives.
+//! * `arbiter` decides which of several connections between two incarnations lives; `naming` where callers are looked for.
 //! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, where both are on one host; `degraded` is why it failed; `pairing`
-//!   connects queue pairs.
+//!   connects queue pairs, which the threads of `queue_pairs` make.
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` advances it and `settle` handles its outcome.
 //!   `liveness` watches local peers afterwards.
 //! * `facilities` lists what the system must allow for shared memory, and tries it.
@@ -25,6 +26,7 @@
 //! token, and no influence on what belongs to another peer (`arbiter`).
 
 mod arbiter;
+mod commands;
 mod degraded;
 mod drive;
 mod error;
@@ -34,8 +36,10 @@ mod listen;
 mod liveness;
 mod mailbox;
 mod meeting;
+mod naming;
 mod pairing;
 mod passing;
+mod queue_pairs;
 mod reactor;
 mod service;
 mod settle;
@@ -48,7 +52,8 @@ pub use error::ConnectError;
 pub(crate) use facilities::{Facility, facilities};
 pub(crate) use listen::tcp_listens;
 pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
-pub use service::{EndpointOptions, Naming, Registration, Service, Site, Transports};
+pub use naming::Naming;
+pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
 /// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.

@@ -4,9 +4,8 @@
 //! word states whether the queue pairs carry the connection. So each side can receive before the other may send. A side that cannot make or connect a
 //! queue pair reports that, and the two go on over the TCP connection that is open already.
 //!
-//! **Not on the service thread.** A device takes milliseconds for a queue pair, and where a peer's port is not found the kernel looks for it for a
-//! second. So [`Pairs`] has threads of its own for that, as long as there is something to do. The result comes back as a command, and is used if the
-//! set-up with that number still waits for it.
+//! **Not on the service thread.** Threads of their own make queue pairs (`queue_pairs`). A result is used if the set-up with that number still waits
+//! for it.
 //!
 //! **A round trip.** Two ports may both be active and not reach each other. So before the initiator's last word a message goes over the queue
 //! pairs, and its acknowledgement comes back; else the connection is made over TCP, if that is allowed, and the address is remembered for a while.
@@ -16,17 +15,15 @@
 //! allowed.
 
 use std::io;
-use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ConnectError;
+use super::queue_pairs::{Pair, Pairing, failed};
 use super::reactor::Reactor;
-use super::service::{Command, Shared};
 use super::setup::{Next, Setup, Side, commit, reason};
-use crate::later::later;
-use crate::transport::background::{Crew, Job};
-use crate::transport::verbs::{Adapter, Wire, errno_of};
+use crate::transport::background::Job;
+use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};
 use crate::wire::why::Why;
@@ -40,74 +37,6 @@ pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 /// How long a round trip may take where TCP is allowed besides; and where it is not: a device gives up after some four seconds.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 const ROUND_TRIP_ALONE: Duration = Duration::from_secs(6);
-
-/// What a set-up waits for.
-#[derive(Debug)]
-pub(super) struct Pairing {
-    /// The job.
-    number: u64,
-    /// The peer has named its queue pair; the initiator's last word follows.
-    is_last: bool,
-    /// The job ends with this.
-    _alive: Arc<()>,
-}
-
-/// A queue pair to be made, unless it is, and to be connected, if the peer's is known.
-pub(super) struct Pair {
-    shared: Arc<Shared>,
-    setup: u64,
-    /// It is for a caller.
-    is_called: bool,
-    number: u64,
-    adapter: Arc<Adapter>,
-    wire: Option<Box<Wire>>,
-    peer: Option<End>,
-    /// How long a round trip may take.
-    limit: Duration,
-    /// The peer, if it called.
-    caller: Option<IpAddr>,
-    wanted: Weak<()>,
-}
-
-impl Pair {
-    fn make(
-        adapter: &Arc<Adapter>,
-        wire: Option<Box<Wire>>,
-        peer: Option<End>,
-        limit: Duration,
-    ) -> io::Result<Box<Wire>> {
-        let is_last = wire.is_some();
-        let mut wire = match wire {
-            Some(wire) => wire,
-            None => Box::new(Wire::new(adapter)?),
-        };
-        let Some(peer) = peer else { return Ok(wire) };
-        wire.connect(&peer)?;
-        if is_last {
-            wire.try_out(limit).inspect_err(|_| adapter.note_unreached(peer.gid))?;
-        }
-        Ok(wire)
-    }
-}
-
-impl Job for Pair {
-    fn run(self) {
-        let Self { shared, setup, number, adapter, wire, peer, limit, .. } = self;
-        let result = Self::make(&adapter, wire, peer, limit).map_err(|error| failed(&error));
-        shared.send(Command::Paired { setup, number, result });
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.wanted.strong_count() > 0
-    }
-
-    fn peer(&self) -> Option<IpAddr> {
-        self.caller
-    }
-}
-
-/// A thread pool that makes a few queue pairs at a time, so that a peer with a port that is not found does not hold up other peers.
-pub(super) type Pairs = Crew<Pair>;
 
 impl Reactor {
     /// Returns whether one more caller may have a queue pair.
@@ -196,9 +125,4 @@ fn unpaired(setup: &mut Setup, errno: u32) -> Next {
         _ if tcp => commit(setup, Choice::Tcp, Why::PairFailed, errno),
         _ => Next::Fail(error),
     }
-}
-
-fn failed(error: &io::Error) -> u32 {
-    later!(warn: %error, "no queue pair");
-    errno_of(error).cast_unsigned()
 }

@@ -19,14 +19,15 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
 use super::ConnectError;
 use super::arbiter::Whereabouts;
+use super::commands::{Command, Opened, Shared};
 use super::handshake::Handshake;
 use super::listen::{self, FLAGS};
 use super::liveness::{self, Watched};
 use super::mailbox::Notice;
 use super::meeting::{Meeting, Room};
-use super::pairing::Pairs;
+use super::naming::Naming;
 use super::passing;
-use super::service::{Command, Naming, Opened, Shared};
+use super::queue_pairs::Pairs;
 use super::setup::Setup;
 use crate::later::later;
 use crate::memory::barrier;

@@ -1,28 +1,28 @@
-//! The handles: a domain's service, an endpoint's registration with it, and the commands that go to its thread.
+//! The handles: a domain's service, and an endpoint's registration with it.
 //!
 //! Threads do not survive fork. In a forked child these handles do nothing: its parent's connections are not its own.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use super::ConnectTimeouts;
+use super::commands::{Command, Opened, Running, Shared};
 use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
+use super::naming::Naming;
 use super::reactor::Reactor;
 use crate::later::later;
 use crate::memory::call::start_thread;
-use crate::memory::event::EventDescriptor;
-use crate::memory::forked::{Process, ProcessMutex};
-use crate::transport::verbs::{Adapter, Wire};
+use crate::memory::forked::ProcessMutex;
+use crate::transport::verbs::Adapter;
 use crate::transport::{background, host};
 use crate::wire::contexts::Contexts;
-use crate::wire::hello::{HelloFlags, Incarnation, Place};
+use crate::wire::hello::{HelloFlags, Incarnation};
 use bitflags::bitflags;
 
 bitflags! {
@@ -64,34 +64,6 @@ pub struct EndpointOptions {
     pub naming: Naming,
 }
 
-/// Which of the addresses that callers advertise are called, to find out whether they are there.
-#[derive(Clone)]
-pub enum Naming {
-    /// None: its callers are not known by their addresses.
-    None,
-    /// The addresses from which peers call, and those for which this returns true: the ones that the application has named. A stranger cannot have
-    /// other addresses called.
-    Of(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>),
-}
-
-impl fmt::Debug for Naming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if matches!(self, Self::None) { "None" } else { "Of(..)" })
-    }
-}
-
-impl Naming {
-    /// The address at which a caller is looked for: the one that it advertises, or that port of the address that it calls from.
-    pub(super) fn candidate(&self, advertised: SocketAddr, from: SocketAddr) -> Option<SocketAddr> {
-        let Self::Of(named) = self else { return None };
-        if advertised.ip() == from.ip() || named(advertised) {
-            return Some(advertised);
-        }
-        let other = SocketAddr::new(from.ip(), advertised.port());
-        named(other).then_some(other)
-    }
-}
-
 impl fmt::Debug for EndpointOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EndpointOptions")
@@ -125,95 +97,6 @@ impl EndpointOptions {
     }
 }
 
-/// The initial state of an endpoint at the service thread.
-pub(super) struct Opened {
-    pub(super) listeners: Listeners,
-    pub(super) flags: HelloFlags,
-    pub(super) place: Place,
-    pub(super) incarnation: Incarnation,
-    pub(super) key: Option<Key>,
-    pub(super) timeouts: ConnectTimeouts,
-    pub(super) cma: bool,
-    pub(super) verbs: Option<Arc<Adapter>>,
-    pub(super) bell: Option<Arc<dyn LocalBell>>,
-    pub(super) shm_missing: Option<Arc<str>>,
-    /// For a context: the site to which it belongs, and its number there.
-    pub(super) site: Option<(u64, u16)>,
-    /// Of a site: how many of its contexts can be named.
-    pub(super) contexts: Option<u16>,
-    pub(super) naming: Naming,
-    pub(super) mailbox: Arc<Mailbox>,
-}
-
-/// What endpoints ask of the thread.
-pub(super) enum Command {
-    Open(u64, Box<Opened>),
-    Connect {
-        endpoint: u64,
-        attempt: u64,
-        peer: SocketAddr,
-        context: u16,
-    },
-    Closed {
-        endpoint: u64,
-        serial: u64,
-    },
-    /// Sent by the threads that make queue pairs, not by an endpoint: the result of one.
-    Paired {
-        setup: u64,
-        number: u64,
-        result: Result<Box<Wire>, u32>,
-    },
-    Close(u64, mpsc::SyncSender<()>),
-    Stop,
-}
-
-/// What both the handles and the thread hold.
-pub(super) struct Shared {
-    /// `None` once the thread has ended: later commands are dropped, so that no caller waits for an answer.
-    commands: Mutex<Option<VecDeque<Command>>>,
-    pub(super) wake: EventDescriptor,
-    /// The process that the thread lives in.
-    process: Process,
-    /// Endpoints and everything else that the thread keeps are numbered from here.
-    next: AtomicU64,
-}
-
-impl Shared {
-    pub(super) fn send(&self, command: Command) {
-        match &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(queue) => queue.push_back(command),
-            None => return,
-        }
-        if let Err(error) = self.wake.signal() {
-            later!(error: %error, "the connection service could not be woken");
-        }
-    }
-
-    pub(super) fn take(&self) -> VecDeque<Command> {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        commands.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    pub(super) fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Returns whether this is the process that the thread lives in.
-    fn is_home(&self) -> bool {
-        self.process.is_here()
-    }
-}
-
-/// Lives as long as the thread does, however that ends.
-struct Running(Arc<Shared>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.0.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
 /// The service of one domain. Stops its thread when dropped; what its endpoints were doing is forgotten then.
 pub struct Service {
     shared: Arc<Shared>,
@@ -232,13 +115,7 @@ impl Service {
     /// # Errors
     /// If there is no descriptor or no thread left.
     pub fn start() -> io::Result<Arc<Self>> {
-        let wake = EventDescriptor::new()?;
-        let shared = Arc::new(Shared {
-            commands: Mutex::new(Some(VecDeque::new())),
-            wake,
-            process: Process::current()?,
-            next: AtomicU64::new(1),
-        });
+        let shared = Arc::new(Shared::new()?);
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
         let running = Running(Arc::clone(&shared));
         let thread = start_thread("percale-connect", move || {

@@ -12,7 +12,7 @@ use super::arbiter::Whereabouts;
 use super::degraded::Degraded;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Meeting, Room};
-use super::pairing::Pairing;
+use super::queue_pairs::Pairing;
 use super::{ConnectError, ConnectTimeouts};
 use crate::memory::interrupted::uninterrupted;
 use crate::transport::process_socket::ProcessSocket;
