@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::PeerAddress;
-use super::name::Family;
+use super::family::Family;
 
 /// The reason why an address was not inserted or removed, or a vector not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

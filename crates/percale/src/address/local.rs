@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::paged::Paged;
-use super::store::{RANGE, Range};
+use super::range::{RANGE, Range};
 
 /// Directories of ranges, of 1, 2, 4, … each.
 const DIRECTORIES: usize = 32;

@@ -9,37 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use super::error::AddressError;
 
+pub use super::family::Family;
+
 /// What an address begins with in libfabric's text form.
 const SCHEMES: [(&str, Family); 2] = [("fi_sockaddr_in6://", Family::V6), ("fi_sockaddr_in://", Family::V4)];
-
-/// The kind of network address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// IPv4 (`FI_SOCKADDR_IN`).
-    V4,
-    /// IPv6 (`FI_SOCKADDR_IN6`).
-    V6,
-}
-
-impl Family {
-    /// The family of `address`.
-    #[must_use]
-    pub const fn of(address: &SocketAddr) -> Self {
-        match address {
-            SocketAddr::V4(_) => Self::V4,
-            SocketAddr::V6(_) => Self::V6,
-        }
-    }
-}
-
-impl std::fmt::Display for Family {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
-}
 
 /// A name of a peer's network address: an address, or a text that is one or resolves to one.
 pub trait Name {

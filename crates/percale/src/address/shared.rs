@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use super::cells::{CELLS, Cell, Cells};
 use super::entry::Entry;
 use super::error::AddressError;
 use super::paged::PAGE;
-use super::store::{CELLS, Cell, Cells, RANGE};
+use super::range::RANGE;
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::words::Words;
 

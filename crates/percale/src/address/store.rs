@@ -6,74 +6,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::block::{Block, WORDS};
+use super::cells::{Cell, Cells};
 use super::error::AddressError;
 use super::local::Local;
 use super::paged::LIMIT;
+use super::range::Range;
 use super::shared::Shared;
-use crate::memory::words::Array;
-
-/// The numbers that a table keeps about itself.
-#[derive(Clone, Copy, Debug)]
-#[repr(usize)]
-pub(super) enum Cell {
-    /// Entries up to here may be in use.
-    End,
-    /// Entries in use.
-    Used,
-    /// Entries below the end that are free.
-    Removed,
-    /// No free entry is before this one.
-    Hint,
-    /// Ranges that are complete.
-    Ranges,
-    /// The tag of the IPv6 entry that was written last.
-    Tag,
-    /// Changes so far.
-    Changes,
-    /// Removals so far, twice; odd while one is under way.
-    Removals,
-    /// A writer is writing, or died while it wrote.
-    Writing,
-}
-
-/// The number of cells.
-pub(super) const CELLS: usize = Cell::Writing as usize + 1;
-
-/// The cells, reached in the same way for both kinds of store.
-pub(super) type Cells = Array<CELLS>;
-
-/// Words of a range: its first index, how many entries it has, how many addresses of its block come before them, and
-/// the block.
-pub(super) const RANGE: usize = 3 + WORDS;
-
-/// Consecutive entries with the addresses of a block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
-    pub(super) first: u64,
-    pub(super) count: u64,
-    pub(super) skip: u64,
-    pub(super) block: Block,
-}
-
-impl Range {
-    /// Writes it to its words.
-    pub(super) fn write(&self, words: &[AtomicU64]) {
-        let values = [self.first, self.count, self.skip].into_iter().chain(self.block.pack());
-        for (word, value) in words.iter().zip(values) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// Reads the range that words contain, if they contain one.
-    #[inline]
-    fn read(words: &[AtomicU64]) -> Option<Self> {
-        let words: &[AtomicU64; RANGE] = words.first_chunk()?;
-        let word = |at: usize| words[at].load(Ordering::Relaxed);
-        let block = Block::unpack(std::array::from_fn(|at| word(3 + at)))?;
-        Some(Self { first: word(0), count: word(1), skip: word(2), block })
-    }
-}
 
 /// The words.
 #[derive(Debug)]

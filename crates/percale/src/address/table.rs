@@ -14,10 +14,12 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::block::Block;
+use super::cells::Cell;
 use super::entry::{Entry, canonical, fold_scope, unfold_scope};
 use super::error::AddressError;
 use super::paged::{LIMIT, PAGE};
-use super::store::{Cell, Range, Store};
+use super::range::Range;
+use super::store::Store;
 
 /// A block of at least this many addresses is kept as a range.
 const RANGE_FROM: u64 = 9;

@@ -18,12 +18,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::PeerAddress;
+use super::cells::{Cell, Cells};
 use super::entry::{Entry, check};
 use super::inserted::Inserted;
 use super::name::{self, Family, Name};
 use super::names::Opening;
 use super::shared;
-use super::store::{Cell, Cells, Store};
+use super::store::Store;
 use super::symmetric::Symmetric;
 use super::table::Writer;
 use crate::memory::forked::ProcessMutex;
