@@ -8,7 +8,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Copies, DeviceError, Way};
-use super::kind::{Device, Interface};
+use super::handle::Device;
+use super::kind::Interface;
 use super::pinned::{Pinned, pinned};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 

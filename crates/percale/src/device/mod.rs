@@ -8,7 +8,7 @@
 //! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
 //! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
 //!
-//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation
+//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
 //! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
 //!   `arriving`: long ones
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
@@ -20,6 +20,7 @@ mod cuda;
 mod driver;
 #[cfg(not(loom))]
 mod fixed;
+mod handle;
 mod kind;
 mod mapped;
 mod pinned;
@@ -33,8 +34,9 @@ pub(crate) use copied::{Pieces, aligned, changing};
 pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
 #[cfg(not(loom))]
 pub use fixed::{FixedBuffers, FixedError, FixedLane};
-pub(crate) use kind::whole;
-pub use kind::{Device, Interface, Kind, Place};
+pub use handle::Device;
+pub(crate) use handle::whole;
+pub use kind::{Interface, Kind, Place};
 pub(crate) use mapped::Mapped;
 pub(crate) use pinned::{Pinned, pinned};
 #[cfg(not(loom))]

@@ -8,8 +8,7 @@
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::driver::{Cuda, told};
-use super::functions::{Code, DeviceHandle, NO_TIMING, NON_BLOCKING, Opaque};
+use super::functions::{Code, DeviceHandle, Functions, NO_TIMING, NON_BLOCKING, Opaque, told};
 use crate::device::driver::DeviceError;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,39 +39,39 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    pub(super) fn new(cuda: &Cuda, device: DeviceHandle) -> Result<Self, DeviceError> {
+    pub(super) fn new(functions: &Functions, device: DeviceHandle) -> Result<Self, DeviceError> {
         let mut context = ptr::null_mut();
         // SAFETY: room for a context; a device that the driver named.
-        let code = unsafe { (cuda.functions.retain_context)(&raw mut context, device) };
-        cuda.check("cuDevicePrimaryCtxRetain", code)?;
+        let code = unsafe { (functions.retain_context)(&raw mut context, device) };
+        functions.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(Self { context, lanes: Mutex::default() })
     }
 
     /// Calls `then` while the context is current.
     pub(super) fn within<R>(
         &self,
-        cuda: &Cuda,
+        functions: &Functions,
         then: impl FnOnce() -> Result<R, DeviceError>,
     ) -> Result<R, DeviceError> {
         // SAFETY: a context that was retained and is never released.
-        let code = unsafe { (cuda.functions.push_context)(self.context) };
-        cuda.check("cuCtxPushCurrent", code)?;
+        let code = unsafe { (functions.push_context)(self.context) };
+        functions.check("cuCtxPushCurrent", code)?;
         let result = then();
         let mut ours: Opaque = ptr::null_mut();
         // SAFETY: it was pushed above.
-        let code: Code = unsafe { (cuda.functions.pop_context)(&raw mut ours) };
+        let code: Code = unsafe { (functions.pop_context)(&raw mut ours) };
         // The call may report an earlier error of a device. That does not end what was done here: copies that have begun are waited for.
-        told(cuda.check("cuCtxPopCurrent", code));
+        told(functions.check("cuCtxPopCurrent", code));
         result
     }
 
     /// Takes a lane that is not in use. The context is current.
-    pub(super) fn take(&self, cuda: &Cuda) -> Result<(usize, Lane), DeviceError> {
+    pub(super) fn take(&self, functions: &Functions) -> Result<(usize, Lane), DeviceError> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = lanes.free.pop() {
             return Ok((number, lanes.all[number]));
         }
-        let lane = make_lane(cuda)?;
+        let lane = make_lane(functions)?;
         lanes.all.push(lane);
         Ok((lanes.all.len() - 1, lane))
     }
@@ -88,18 +87,18 @@ impl Context {
     }
 }
 
-fn make_lane(cuda: &Cuda) -> Result<Lane, DeviceError> {
+fn make_lane(functions: &Functions) -> Result<Lane, DeviceError> {
     let (mut stream, mut event) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: room for a stream.
-    let code = unsafe { (cuda.functions.make_stream)(&raw mut stream, NON_BLOCKING) };
-    cuda.check("cuStreamCreate", code)?;
+    let code = unsafe { (functions.make_stream)(&raw mut stream, NON_BLOCKING) };
+    functions.check("cuStreamCreate", code)?;
     // SAFETY: room for an event.
-    let code = unsafe { (cuda.functions.make_event)(&raw mut event, NO_TIMING) };
-    let made = cuda.check("cuEventCreate", code).map(|()| Lane { stream, event });
+    let code = unsafe { (functions.make_event)(&raw mut event, NO_TIMING) };
+    let made = functions.check("cuEventCreate", code).map(|()| Lane { stream, event });
     if made.is_err() {
         // SAFETY: it was made above; nothing is on it, and there is no other reference to it.
-        let code = unsafe { (cuda.functions.end_stream)(stream) };
-        told(cuda.check("cuStreamDestroy", code));
+        let code = unsafe { (functions.end_stream)(stream) };
+        told(functions.check("cuStreamDestroy", code));
     }
     made
 }

@@ -12,8 +12,8 @@ use libloading::Library;
 
 use super::context::Context;
 use super::functions::{
-    ATTACH_GLOBAL, Address, Code, DMA_BUF_FD, Functions, Handle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
-    PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code,
+    ATTACH_GLOBAL, Address, DMA_BUF_FD, Functions, Handle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
+    PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code, told,
 };
 use crate::device::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
 use crate::device::kind::{Interface, Kind, Place};
@@ -25,7 +25,7 @@ const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 /// The driver and its devices.
 #[derive(Debug)]
 pub(super) struct Cuda {
-    pub(super) functions: Functions,
+    functions: Functions,
     devices: Vec<Device>,
 }
 
@@ -62,20 +62,20 @@ impl Cuda {
         if code == code::NO_DEVICE {
             return Err(missing("the driver finds no device"));
         }
-        cuda.check("cuInit", code).map_err(|error| missing(error.to_string()))?;
+        cuda.functions.check("cuInit", code).map_err(|error| missing(error.to_string()))?;
         let mut count = 0;
         // SAFETY: room for a number.
         let code = unsafe { (cuda.functions.device_count)(&raw mut count) };
-        cuda.check("cuDeviceGetCount", code)?;
+        cuda.functions.check("cuDeviceGetCount", code)?;
         for ordinal in 0..count {
             let mut handle = 0;
             // SAFETY: room for a handle.
             let code = unsafe { (cuda.functions.device)(&raw mut handle, ordinal) };
-            cuda.check("cuDeviceGet", code)?;
+            cuda.functions.check("cuDeviceGet", code)?;
             let mut unified = 0;
             // SAFETY: room for a number; a handle of the driver's.
             let code = unsafe { (cuda.functions.device_attribute)(&raw mut unified, UNIFIED_ADDRESSING, handle) };
-            cuda.check("cuDeviceGetAttribute", code)?;
+            cuda.functions.check("cuDeviceGetAttribute", code)?;
             if unified == 0 {
                 // Its addresses could be the host's, too (RCACHE-018).
                 return Err(missing(format!("device {ordinal} has no unified addressing")));
@@ -88,26 +88,6 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// An error, unless the code is success.
-    pub(super) fn check(&self, function: &'static str, code: Code) -> Result<(), DeviceError> {
-        if code == code::SUCCESS {
-            return Ok(());
-        }
-        let mut text = ptr::null();
-        // SAFETY: room for a pointer.
-        let known = unsafe { (self.functions.error_string)(code, &raw mut text) } == code::SUCCESS && !text.is_null();
-        let text = if known {
-            // SAFETY: the driver's text, which stays.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        } else {
-            "unknown error".to_owned()
-        };
-        if code == code::NOT_SUPPORTED || code == code::NO_FUNCTION {
-            return Err(DeviceError::Lacks(function));
-        }
-        Err(DeviceError::Driver { function, code, text, memory: code == code::OUT_OF_MEMORY })
-    }
-
     fn device(&self, ordinal: u32) -> Result<&Device, DeviceError> {
         let none = || DeviceError::NoDevice { interface: Interface::Cuda, ordinal, devices: self.devices() };
         self.devices.get(ordinal as usize).ok_or_else(none)
@@ -115,12 +95,12 @@ impl Cuda {
 
     fn context(&self, ordinal: u32) -> Result<&Context, DeviceError> {
         let device = self.device(ordinal)?;
-        device.context.get_or_init(|| Context::new(self, device.handle)).as_ref().map_err(DeviceError::clone)
+        device.context.get_or_init(|| Context::new(&self.functions, device.handle)).as_ref().map_err(DeviceError::clone)
     }
 
     /// Calls `then` while the context of this device is current.
     fn within<R>(&self, ordinal: u32, then: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
-        self.context(ordinal)?.within(self, then)
+        self.context(ordinal)?.within(&self.functions, then)
     }
 }
 
@@ -155,7 +135,7 @@ unsafe impl Driver for Cuda {
         let code = unsafe {
             (self.functions.pointer_attributes)(ASKED.len() as u32, ASKED.as_ptr(), room.as_ptr(), address as Address)
         };
-        self.check("cuPointerGetAttributes", code)?;
+        self.functions.check("cuPointerGetAttributes", code)?;
         let [memory, buffer, managed, ordinal] = said.map(u64::from_le);
         let kind = match memory {
             _ if managed & 0xFF != 0 => Kind::Managed,
@@ -173,8 +153,8 @@ unsafe impl Driver for Cuda {
 
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError> {
         let context = self.context(ordinal)?;
-        context.within(self, || {
-            let (number, lane) = context.take(self)?;
+        context.within(&self.functions, || {
+            let (number, lane) = context.take(&self.functions)?;
             let begun = copies.iter().try_for_each(|&(way, to, from)| {
                 let len = to.len().min(from.len());
                 let (name, code) = match way {
@@ -191,18 +171,18 @@ unsafe impl Driver for Cuda {
                         unsafe { (self.functions.copy_on_device)(address(to), address(from), len, lane.stream) }
                     }),
                 };
-                self.check(name, code)
+                self.functions.check(name, code)
             });
             // SAFETY: the lane's own.
             let code = unsafe { (self.functions.record_event)(lane.event, lane.stream) };
             let copies = Copies { ordinal, lane: number };
-            match begun.and_then(|()| self.check("cuEventRecord", code)) {
+            match begun.and_then(|()| self.functions.check("cuEventRecord", code)) {
                 Ok(()) => Ok(copies),
                 Err(error) => {
                     // Those before it are under way, and the event may not be behind them.
                     // SAFETY: the lane's own.
                     let code = unsafe { (self.functions.finish_stream)(lane.stream) };
-                    told(self.check("cuStreamSynchronize", code));
+                    told(self.functions.check("cuStreamSynchronize", code));
                     context.give_back(number);
                     Err(error)
                 }
@@ -216,7 +196,7 @@ unsafe impl Driver for Cuda {
         // SAFETY: the lane's own; a query needs no context.
         match unsafe { (self.functions.query_event)(lane.event) } {
             code::NOT_READY => Ok(false),
-            code => self.check("cuEventQuery", code).map(|()| true),
+            code => self.functions.check("cuEventQuery", code).map(|()| true),
         }
     }
 
@@ -226,7 +206,7 @@ unsafe impl Driver for Cuda {
         // SAFETY: the lane's own.
         let code = unsafe { (self.functions.finish_event)(lane.event) };
         context.give_back(copies.lane);
-        self.check("cuEventSynchronize", code)
+        self.functions.check("cuEventSynchronize", code)
     }
 
     fn describe(&self, ordinal: u32) -> Result<String, DeviceError> {
@@ -234,11 +214,11 @@ unsafe impl Driver for Cuda {
         let handle = self.device(ordinal)?.handle;
         // SAFETY: room for the bytes, one more than the length.
         let code = unsafe { (self.functions.device_name)(name.as_mut_ptr().cast(), name.len() as c_int - 1, handle) };
-        self.check("cuDeviceGetName", code)?;
+        self.functions.check("cuDeviceGetName", code)?;
         let mut version = 0;
         // SAFETY: room for a number.
         let code = unsafe { (self.functions.driver_version)(&raw mut version) };
-        self.check("cuDriverGetVersion", code)?;
+        self.functions.check("cuDriverGetVersion", code)?;
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy();
         Ok(format!("{name}, driver for CUDA {}.{}", version / 1000, version % 1000 / 10))
     }
@@ -252,18 +232,18 @@ unsafe impl Driver for Cuda {
                     let mut memory = ptr::null_mut();
                     // SAFETY: room for an address.
                     let code = unsafe { (self.functions.allocate_host)(&raw mut memory, len, PORTABLE_MAPPED) };
-                    self.check("cuMemHostAlloc", code)?;
+                    self.functions.check("cuMemHostAlloc", code)?;
                     made = memory.expose_provenance() as Address;
                 }
                 Kind::Managed => {
                     // SAFETY: room for an address.
                     let code = unsafe { (self.functions.allocate_managed)(&raw mut made, len, ATTACH_GLOBAL) };
-                    self.check("cuMemAllocManaged", code)?;
+                    self.functions.check("cuMemAllocManaged", code)?;
                 }
                 Kind::Device => {
                     // SAFETY: room for an address.
                     let code = unsafe { (self.functions.allocate)(&raw mut made, len) };
-                    self.check("cuMemAlloc", code)?;
+                    self.functions.check("cuMemAlloc", code)?;
                 }
             }
             Ok(segment(made, len))
@@ -275,11 +255,11 @@ unsafe impl Driver for Cuda {
             if kind == Kind::Pinned {
                 // SAFETY: promised by the caller.
                 let code = unsafe { (self.functions.free_host)(memory.as_ptr().cast()) };
-                return self.check("cuMemFreeHost", code);
+                return self.functions.check("cuMemFreeHost", code);
             }
             // SAFETY: promised by the caller.
             let code = unsafe { (self.functions.free)(address(memory)) };
-            self.check("cuMemFree", code)
+            self.functions.check("cuMemFree", code)
         });
         told(freed);
     }
@@ -289,15 +269,15 @@ unsafe impl Driver for Cuda {
             let first = memory.as_ptr().cast::<c_void>();
             // SAFETY: the caller keeps the memory.
             let code = unsafe { (self.functions.register_host)(first, memory.len(), PORTABLE_MAPPED) };
-            self.check("cuMemHostRegister", code)?;
+            self.functions.check("cuMemHostRegister", code)?;
             let mut mapped = 0;
             // SAFETY: room for an address; memory that was registered above.
             let code = unsafe { (self.functions.host_device_address)(&raw mut mapped, first, 0) };
-            let found = self.check("cuMemHostGetDevicePointer", code).map(|()| mapped);
+            let found = self.functions.check("cuMemHostGetDevicePointer", code).map(|()| mapped);
             if found.is_err() {
                 // SAFETY: it was registered above, and its address was not returned.
                 let code = unsafe { (self.functions.unregister_host)(first) };
-                told(self.check("cuMemHostUnregister", code));
+                told(self.functions.check("cuMemHostUnregister", code));
             }
             found
         })
@@ -307,7 +287,7 @@ unsafe impl Driver for Cuda {
         self.within(0, || {
             // SAFETY: an address; the driver knows whether it is registered.
             let code = unsafe { (self.functions.unregister_host)(memory.as_ptr().cast()) };
-            self.check("cuMemHostUnregister", code)
+            self.functions.check("cuMemHostUnregister", code)
         })
     }
 
@@ -317,11 +297,11 @@ unsafe impl Driver for Cuda {
             let (mut first, mut len) = (0, 0);
             // SAFETY: room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut first, &raw mut len, at as Address) };
-            self.check("cuMemGetAddressRange", code)?;
+            self.functions.check("cuMemGetAddressRange", code)?;
             let mut handle = Handle { bytes: [0; 64] };
             // SAFETY: room for a handle.
             let code = unsafe { (self.functions.export)(&raw mut handle, first) };
-            self.check("cuIpcGetMemHandle", code)?;
+            self.functions.check("cuIpcGetMemHandle", code)?;
             let offset = at as u64 - first;
             Ok(Exported { handle: handle.bytes, offset, len: len as u64, buffer: place.buffer })
         })
@@ -333,16 +313,16 @@ unsafe impl Driver for Cuda {
             let handle = Handle { bytes: exported.handle };
             // SAFETY: room for an address; the driver knows handles that are none.
             let code = unsafe { (self.functions.open)(&raw mut first, handle, LAZY_PEER_ACCESS) };
-            self.check("cuIpcOpenMemHandle", code)?;
+            self.functions.check("cuIpcOpenMemHandle", code)?;
             let mut len = 0;
             let mut start = 0;
             // SAFETY: room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut start, &raw mut len, first) };
-            let found = self.check("cuMemGetAddressRange", code).map(|()| segment(first, len));
+            let found = self.functions.check("cuMemGetAddressRange", code).map(|()| segment(first, len));
             if found.is_err() {
                 // SAFETY: it was opened above, and its address was not returned.
                 let code = unsafe { (self.functions.close)(first) };
-                told(self.check("cuIpcCloseMemHandle", code));
+                told(self.functions.check("cuIpcCloseMemHandle", code));
             }
             found
         })
@@ -352,7 +332,7 @@ unsafe impl Driver for Cuda {
         let closed = self.within(ordinal, || {
             // SAFETY: promised by the caller.
             let code = unsafe { (self.functions.close)(address(memory)) };
-            self.check("cuIpcCloseMemHandle", code)
+            self.functions.check("cuIpcCloseMemHandle", code)
         });
         told(closed);
     }
@@ -364,7 +344,7 @@ unsafe impl Driver for Cuda {
             let mut fd: RawFd = -1;
             // SAFETY: room for a descriptor, as this type of handle is.
             let code = unsafe { range_handle((&raw mut fd).cast(), address(memory), memory.len(), DMA_BUF_FD, 0) };
-            self.check(NAME, code)?;
+            self.functions.check(NAME, code)?;
             // SAFETY: the driver made it for us.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })
@@ -375,22 +355,15 @@ unsafe impl Driver for Cuda {
         let functions = &self.functions;
         let write = functions.write_value.or(functions.write_value_v1).ok_or(DeviceError::Lacks(NAME))?;
         let context = self.context(ordinal)?;
-        context.within(self, || {
-            let (number, lane) = context.take(self)?;
+        context.within(&self.functions, || {
+            let (number, lane) = context.take(&self.functions)?;
             // SAFETY: the caller's address; a stream of ours.
             let code = unsafe { write(lane.stream, address, value, 0) };
             // SAFETY: the lane's own.
             let finished = unsafe { (functions.finish_stream)(lane.stream) };
             context.give_back(number);
-            self.check(NAME, code)?;
-            self.check("cuStreamSynchronize", finished)
+            self.functions.check(NAME, code)?;
+            self.functions.check("cuStreamSynchronize", finished)
         })
-    }
-}
-
-/// Logs an error that the caller cannot act on.
-pub(super) fn told(result: Result<(), DeviceError>) {
-    if let Err(error) = result {
-        crate::later::later!(warn: %error, "memory of a device");
     }
 }

@@ -3,11 +3,14 @@
 //! Names are those that the library exports: a later form of a function has a number behind it. A function that an older
 //! driver lacks is `None` where percale can do without it.
 
-#![expect(unsafe_code, reason = "loads a library and takes its functions by name; each block says why that is sound")]
+#![expect(unsafe_code, reason = "takes functions from a library and calls one; each block says why that is sound")]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
 
 use libloading::Library;
+
+use crate::device::driver::DeviceError;
 
 /// What functions return; 0 is success.
 pub(super) type Code = c_int;
@@ -140,8 +143,37 @@ functions! { always {
     write_value_v1 = "cuStreamWriteValue64" (Opaque, Address, u64, c_uint);
 } }
 
+impl Functions {
+    /// An error, unless the code is success.
+    pub(super) fn check(&self, function: &'static str, code: Code) -> Result<(), DeviceError> {
+        if code == code::SUCCESS {
+            return Ok(());
+        }
+        let mut text = ptr::null();
+        // SAFETY: room for a pointer.
+        let known = unsafe { (self.error_string)(code, &raw mut text) } == code::SUCCESS && !text.is_null();
+        let text = if known {
+            // SAFETY: the driver's text, which stays.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        } else {
+            "unknown error".to_owned()
+        };
+        if code == code::NOT_SUPPORTED || code == code::NO_FUNCTION {
+            return Err(DeviceError::Lacks(function));
+        }
+        Err(DeviceError::Driver { function, code, text, memory: code == code::OUT_OF_MEMORY })
+    }
+}
+
 impl std::fmt::Debug for Functions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Functions")
+    }
+}
+
+/// Logs an error that the caller cannot act on.
+pub(super) fn told(result: Result<(), DeviceError>) {
+    if let Err(error) = result {
+        crate::later::later!(warn: %error, "memory of a device");
     }
 }
