@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use super::access::{Access, Refusal};
 use super::counters::RegionCounters;
+use super::hold::Hold;
 use super::line::Said;
 use super::lines::{Lines, Owner, Used};
 use super::local::LocalKeys;
-use super::mapped::NO_KEY;
 use super::parked::Parked;
 use super::registered::{Grants, Registered};
+use super::remote::NO_KEY;
 use super::revocation::{Revocation, wait_until};
 use super::via::{Through, Via};
-use super::windows::{Hold, Windows as RegionWindows};
+use super::windows::Windows as RegionWindows;
 use super::{CloseError, Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
 use crate::memory::forked::Process;

@@ -13,9 +13,6 @@ use super::RemoteMemory;
 use super::raw_key::{RAW_KEY_BYTES, wire_key};
 use crate::domain::Domain;
 
-/// The value that means no key (AMB-06): the library never chooses it as a key. An application may choose it.
-pub(crate) const NO_KEY: u64 = u64::MAX;
-
 /// The reason why a raw key was not mapped.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

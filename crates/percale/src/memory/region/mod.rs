@@ -20,8 +20,8 @@
 //! * `revocation`: taking one back
 //! * `on_device`: regions of a device's memory
 //! * `counters`: counters of writes by peers
-//! * `access`: rights; `via`: the endpoints and peers through which accesses may come; `windows`: the windows that are bound; `local`,
-//!   `verbs`: keys and rights in verbs' terms
+//! * `access`: rights; `via`: the endpoints and peers through which accesses may come; `local`, `verbs`: keys and rights in verbs' terms
+//! * `windows`: how many windows are bound; `hold`, `slice`: what each of them has of its region
 //! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
 
 mod access;
@@ -29,6 +29,7 @@ mod counters;
 mod error;
 mod handle;
 mod hashed;
+mod hold;
 mod keys;
 pub(crate) mod known;
 mod lifecycle;
@@ -45,6 +46,7 @@ mod remote;
 mod revocation;
 mod rows;
 mod scope;
+mod slice;
 mod verbs;
 mod via;
 mod windows;
@@ -55,6 +57,7 @@ pub use self::access::Access;
 pub(crate) use self::access::{Refusal, admit};
 pub use self::error::{CloseError, RegisterError};
 use self::handle::Handle;
+pub(crate) use self::hold::Hold;
 pub(crate) use self::keys::Keys;
 pub use self::known::Bindable;
 pub(crate) use self::lines::Lines;
@@ -67,9 +70,9 @@ pub use self::registered::Registered;
 pub use self::remote::{RemoteMemory, RemoteMemoryError};
 pub(crate) use self::revocation::{Revocation, wait_until};
 pub use self::scope::{Scope, ScopedRegion};
+pub(crate) use self::slice::Slice;
 pub use self::verbs::VerbsAccess;
 pub(crate) use self::via::{Through, Via};
-pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
 use crate::device::{Device, DeviceError};
 use crate::domain::Domain;

@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::hold::Hold;
 use super::registered::Registered;
 use super::revocation::Revocation;
-use super::windows::Hold;
 use crate::memory::buffer::Buffer;
 
 /// Memory of regions and windows that were dropped while peers still accessed them.

@@ -10,7 +10,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::RegisterError;
-use super::mapped::NO_KEY;
+use super::remote::NO_KEY;
 
 /// Bytes of the longest raw key.
 pub const RAW_KEY_BYTES: usize = 32;

@@ -7,6 +7,9 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// The value that means no key (AMB-06): the library never chooses it as a key. An application may choose it.
+pub(super) const NO_KEY: u64 = u64::MAX;
+
 /// The name of a peer's region or a part of it, as its owner made it known ([`Region::remote`](super::Region::remote)): plain data,
 /// to be sent to the peers that may use it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -1,13 +1,6 @@
 //! The state that a region keeps about the windows that are bound to it: how many, and what they may be.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
-
-use super::access::Access;
-use super::registered::{Grants, Registered};
-use super::via::Through;
-use crate::memory::rundown::Pin;
-use crate::memory::volatile::Segments;
 
 /// Set once no further window may be bound.
 const CLOSED: u32 = 1 << 31;
@@ -41,7 +34,7 @@ impl Windows {
 
     /// Counts one more window. False if the region was closed.
     #[must_use]
-    fn enter(&self) -> bool {
+    pub(super) fn enter(&self) -> bool {
         let more = |bound: u32| (bound & (CLOSED | KEPT_OUT) == 0).then(|| bound + 1);
         loop {
             match self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
@@ -61,7 +54,7 @@ impl Windows {
         Some(result)
     }
 
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.bound.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -85,102 +78,6 @@ impl Windows {
     /// Whether [`count`](Self::count) is 0.
     pub(super) fn are_gone(&self) -> bool {
         self.count() == 0
-    }
-}
-
-/// A window holds its region: until it lets go, or this is dropped, the region's memory is in use.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    region: Arc<Registered>,
-    held: bool,
-}
-
-impl Hold {
-    /// Holds a region. `None` if it was closed.
-    pub(crate) fn on(region: &Arc<Registered>) -> Option<Self> {
-        region.windows.enter().then(|| Self { region: Arc::clone(region), held: true })
-    }
-
-    /// Holds the same region again after [`let_go`](Self::let_go). False if it was closed.
-    #[must_use]
-    pub(crate) fn again(&mut self) -> bool {
-        self.held = self.held || self.region.windows.enter();
-        self.held
-    }
-
-    /// Whether it is, or was, on this region.
-    pub(crate) fn is_on(&self, region: &Arc<Registered>) -> bool {
-        Arc::ptr_eq(&self.region, region)
-    }
-
-    pub(crate) fn let_go(&mut self) {
-        if std::mem::take(&mut self.held) {
-            self.region.windows.leave();
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.let_go();
-    }
-}
-
-/// The part of its region that a window shows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slice {
-    pub(crate) key: u64,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) access: Access,
-    pub(crate) through: Through,
-}
-
-impl Registered {
-    /// Whether it was granted to no peer, so that no peer accesses it directly or can begin to.
-    pub(crate) fn was_granted_to_none(&mut self) -> bool {
-        self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Returns a part of a region with a key of its own. The caller has checked the range. Its addresses are the region's.
-    pub(crate) fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
-        let mut made = Self {
-            key: 0,
-            access: Access::empty(),
-            rights: Access::empty(),
-            windows: Windows::default(),
-            beneath: Some(Arc::downgrade(region)),
-            local: OnceLock::new(),
-            through: Through::Nobody,
-            authority: region.authority,
-            base: 0,
-            len: 0,
-            memory: Segments::EMPTY,
-            backed: region.backed,
-            device: region.device,
-            located: region.located.clone(),
-            pin: Pin::default(),
-            grants: Grants::default().into(),
-            generation: OnceLock::new(),
-            counters: region.counters.clone(),
-            process: region.process,
-        };
-        made.slice_anew(region, slice);
-        made
-    }
-
-    /// Changes this into another part of the same region. No thread has entered it, and it was granted to no peer.
-    pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
-        let Slice { key, offset, len, access, through } = *slice;
-        (self.key, self.through) = (key, through);
-        self.generation = OnceLock::new();
-        (self.access, self.rights) = (access, access.remote_rights());
-        (self.base, self.len) = (region.base.wrapping_add(offset), len);
-        self.memory = region.memory.slice(offset as usize, len as usize);
-        if let (Some(ours), Some(all)) = (&mut self.located, &region.located) {
-            ours.offset = all.offset + offset;
-        }
-        self.counters = region.counters.clone();
     }
 }
 
