@@ -92,7 +92,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Starts the thread that makes progress on an endpoint until the endpoint is closed.
 pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
-    crate::memory::call::start_thread("percale-progress", move || run(&endpoint)).map(drop)
+    crate::memory::thread::start_thread("percale-progress", move || run(&endpoint)).map(drop)
 }
 
 fn run(endpoint: &WeakShared) {

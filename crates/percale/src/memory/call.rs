@@ -4,13 +4,10 @@
 
 use std::fmt;
 use std::io;
-use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
 use super::interrupted::uninterrupted;
-use super::kernel;
-use super::mapping::Mapping;
 
 /// A system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,28 +62,6 @@ pub(crate) fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| CallError { name, errno }.into()
 }
 
-/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
-const THREAD: usize = (2 << 20) + (64 << 10);
-
-/// Starts a thread.
-///
-/// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
-/// unwind. So this first checks that there is room for both; other threads may still take that room meanwhile.
-///
-/// # Errors
-/// The reason why no thread can be started, with advice.
-pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    if let Err(error) = Mapping::private(THREAD)
-        && self::errno(&error) == Some(libc::ENOMEM)
-    {
-        return Err(CallError { name: "mapping the stack of a thread (mmap)", errno: Errno::NOMEM }.into());
-    }
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-        CallError { name: "starting a thread (clone3)", errno }.into()
-    })
-}
-
 /// The number of an error that [`call`] or the standard library made.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
@@ -98,15 +73,6 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
 #[must_use]
 pub fn error_number(error: &io::Error) -> i32 {
     errno(error).unwrap_or(libc::EIO)
-}
-
-/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
-///
-/// # Errors
-/// EFBIG if it may not.
-pub(crate) fn check_file_size(len: u64) -> rustix::io::Result<()> {
-    let limit = kernel::limit(libc::RLIMIT_FSIZE);
-    if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }
 }
 
 #[cfg(test)]

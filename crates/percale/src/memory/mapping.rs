@@ -15,11 +15,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::call::{call, check_file_size, named};
+use super::call::{call, named};
 use super::forked::Process;
 use super::interrupted::uninterrupted;
+use super::kernel;
 
 /// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
 const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
@@ -191,6 +193,15 @@ fn resizable_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
 pub(crate) fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
     check_file_size(len).map_err(named("ftruncate"))?;
     call("ftruncate", || rustix::fs::ftruncate(file, len))
+}
+
+/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
+///
+/// # Errors
+/// EFBIG if it may not.
+fn check_file_size(len: u64) -> rustix::io::Result<()> {
+    let limit = kernel::limit(libc::RLIMIT_FSIZE);
+    if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }
 }
 
 fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {

@@ -8,7 +8,7 @@
 //! * `barrier` executes fences for other processes; `kernel` copies to and from memory that may not be mapped.
 //! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
-//! * `call` names the system calls that fail; `event` is the means by which threads and peers wake each other.
+//! * `call` names the system calls that fail; `thread` starts threads; `event` is the means by which threads and peers wake each other.
 
 pub mod atomic;
 pub(crate) mod barrier;
@@ -24,6 +24,7 @@ pub mod mapping;
 pub mod region;
 pub(crate) mod rundown;
 pub mod sealed;
+pub(crate) mod thread;
 pub mod volatile;
 pub mod window;
 pub(crate) mod words;

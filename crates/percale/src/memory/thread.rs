@@ -1,0 +1,31 @@
+//! Starting threads where address space may be short.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+
+use super::call::{self, named};
+use super::mapping::Mapping;
+
+/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
+const THREAD: usize = (2 << 20) + (64 << 10);
+
+/// Starts a thread.
+///
+/// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
+/// unwind. So this first checks that there is room for both; other threads may still take that room meanwhile.
+///
+/// # Errors
+/// The reason why no thread can be started, with advice.
+pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    if let Err(error) = Mapping::private(THREAD)
+        && call::errno(&error) == Some(libc::ENOMEM)
+    {
+        return Err(named("mapping the stack of a thread (mmap)")(Errno::NOMEM));
+    }
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        named("starting a thread (clone3)")(errno)
+    })
+}
