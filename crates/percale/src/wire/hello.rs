@@ -18,8 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::address::AddressBytes;
 use super::why::Why;
 
-/// The version of everything that peers send to each other.
-pub const VERSION: u16 = 11;
+pub use super::malformed::{Malformed, VERSION};
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
@@ -118,32 +117,6 @@ pub struct HelloBytes {
 
 /// Bytes of a hello of this version.
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
-
-/// The reason why received bytes are not a message of this protocol.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Malformed {
-    /// Another protocol, or none.
-    #[error("it does not speak percale's protocol")]
-    Magic,
-    /// Another version of this protocol.
-    #[error("it speaks version {0} of the protocol, this is version {VERSION}")]
-    Version(u16),
-    /// A field has an invalid value.
-    #[error("{0}")]
-    Field(&'static str),
-}
-
-impl Malformed {
-    /// The code that libfabric has for this error (positive), as connecting gives it.
-    #[must_use]
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Version(_) => libc::ENOPROTOOPT,
-            Self::Magic | Self::Field(_) => libc::EREMOTEIO,
-        }
-    }
-}
 
 impl Prefix {
     /// Checks what stands first in a hello, and returns the flags that it carries.

@@ -12,6 +12,7 @@ pub mod head;
 pub mod hello;
 pub mod join;
 pub mod located;
+mod malformed;
 pub mod meeting;
 pub mod queue_pair;
 pub mod why;

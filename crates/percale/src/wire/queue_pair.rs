@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::hello::Malformed;
+use super::malformed::Malformed;
 
 /// An address of a port: 128 bits, in network order.
 pub type Gid = [u8; 16];
