@@ -11,10 +11,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::due::Due;
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
 use super::variable::{Variable, Variables};
-use super::waiting::{Condition, Due, Ticket};
+use super::waiting::{Condition, Ticket};
 use crate::completion::counter::{Counter, WeakCounter};
 use crate::device::{Device, DeviceError};
 use crate::domain::Domain;

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::due::Due;
 use super::submissions::Submissions;
-use super::waiting::Due;
 use crate::completion::counter::Counter;
 use crate::endpoint::Helper;
 use crate::endpoint::engine::types::Notify;
@@ -106,7 +106,8 @@ pub(super) fn taken_back(due: Due) {
         && (transfer.notify == Notify::Operation || !transfer.quiet)
     {
         transfer.canceled = true;
-        Submissions::begin(&endpoint, transfer);
+        endpoint.push(transfer);
+        kick(&endpoint);
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) fn fire(counter: &Counter) {
 }
 
 /// Makes an endpoint begin the operations in its list.
-pub(crate) fn kick(submissions: &Arc<Submissions>) {
+fn kick(submissions: &Arc<Submissions>) {
     run(Job::Kick(Arc::clone(submissions)));
 }
 

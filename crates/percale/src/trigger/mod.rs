@@ -27,10 +27,11 @@
 //! counter jumps. If its condition holds already, it begins at once. Counting begins it in the thread that counts, before that call
 //! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
 //!
-//! * `gate`, `heap`, `waiting`: a counter's line; `fire`: processing it; `submissions`: the way to the endpoint
+//! * `gate`, `heap`, `waiting`: a counter's line; `due`: what waits there; `fire`: processing it; `submissions`: the way to the endpoint
 //! * `face`: queueing and canceling
 //! * `variable`, `watched`: the variables that devices write, and the operations that wait for them
 
+mod due;
 mod face;
 mod fire;
 mod gate;
@@ -42,6 +43,7 @@ mod variable;
 mod waiting;
 mod watched;
 
+pub(crate) use self::due::Due;
 pub(crate) use self::face::{Deferred, Lines};
 pub use self::face::{DeferredWork, Work, WorkError, WorkId};
 pub(crate) use self::fire::fire;
@@ -50,5 +52,5 @@ pub use self::submissions::Operation;
 pub(crate) use self::submissions::{Submissions, Transfer};
 pub use self::variable::Variable;
 pub(crate) use self::variable::Variables;
-pub(crate) use self::waiting::{Condition, Due, Ticket, Waiting};
+pub(crate) use self::waiting::{Condition, Ticket, Waiting};
 pub(crate) use self::watched::Watched;

@@ -214,12 +214,6 @@ impl Submissions {
         }
     }
 
-    /// Begins an operation now, whatever it waited for.
-    pub(super) fn begin(this: &Arc<Self>, transfer: Box<Transfer>) {
-        this.push(transfer);
-        super::fire::kick(this);
-    }
-
     /// Makes sure that a thread begins what is due.
     pub(super) fn kick(&self) {
         if !self.any() {

@@ -3,15 +3,13 @@
 use std::cmp::Reverse;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use slab::Slab;
 
+use super::due::Due;
 use super::fire::drop_all;
 use super::heap::{Heap, Item};
-use super::submissions::{Submissions, Transfer};
-use crate::completion::counter::Counter;
 
 /// The condition that a counter has to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +18,6 @@ pub(crate) enum Condition {
     Successes(u64),
     /// This many successes and errors: deferred work (fi_trigger(3), fi_deferred_work).
     Ends(u64),
-}
-
-/// The action once the condition holds.
-#[derive(Debug)]
-pub(crate) enum Due {
-    /// Adds to a counter.
-    Add(Counter, u64),
-    /// Sets a counter's value.
-    Set(Counter, u64),
-    /// Begins an operation of an endpoint.
-    Transfer(Arc<Submissions>, Box<Transfer>),
 }
 
 /// Names waiting work, until it is due or canceled.
