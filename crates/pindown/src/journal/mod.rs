@@ -140,7 +140,7 @@ impl Journal {
     }
 
     /// Processes the reported changes: calls `apply` for each. Called by one thread at a time.
-    #[expect(clippy::inline_always, reason = "twice at each miss, 5 ns less: most often nothing was reported")]
+    #[expect(clippy::inline_always, reason = "twice at each miss, 4 ns of 98 less: most often nothing was reported")]
     #[inline(always)]
     pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
         if !self.told {

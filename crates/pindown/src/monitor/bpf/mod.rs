@@ -243,7 +243,7 @@ impl Monitor {
     /// The helper checks by itself and marks the pages: this is then [`Page::busy`].
     ///
     /// # Errors
-    /// [`Unavailable::Missed`]: nothing may be cached any more.
+    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or the kernel's refusal to answer: nothing may be cached any more.
     pub fn check(&self) -> Result<(), Unavailable> {
         match &*self.source() {
             Source::Here { kernel, .. } => kernel.check(),

@@ -129,6 +129,10 @@ impl Shared {
                 queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            // One signal may stand for several batches, and this thread takes one.
+            if !queue.waiting.is_empty() {
+                self.came.notify_one();
+            }
             drop(queue);
             match &batch.changes {
                 Changes::Puts(puts) => put_all(&self.maps, puts),

@@ -104,21 +104,36 @@ impl Waiting {
 
     /// What may be done now, for the thread that asks. It calls [`done`](Self::done) once it has made the changes.
     pub(super) fn next(&mut self) -> Option<Batch> {
-        let Self { takes, puts, under_way, taking } = self;
+        // Programs that connect without end keep pages to be put waiting. If no thread took pages away meanwhile, the map would fill up.
+        let batch = if self.taking == 0 {
+            self.next_takes().or_else(|| self.next_puts())
+        } else {
+            self.next_puts().or_else(|| self.next_takes())
+        }?;
+        self.under_way.extend(&batch.spaces);
+        Some(batch)
+    }
+
+    fn next_puts(&mut self) -> Option<Batch> {
+        let Self { takes, puts, under_way, .. } = self;
         let ready = puts.extract_if(.., |mm, _| !under_way.contains(mm) && !takes.contains_key(mm));
-        let (mut spaces, ready): (BTreeSet<_>, Vec<_>) = ready.unzip();
-        let mut changes = Changes::Puts(ready);
-        if spaces.is_empty() && *taking < TAKING {
-            let ready;
-            (spaces, ready) = takes.extract_if(.., |mm, _| !under_way.contains(mm)).unzip();
-            *taking += usize::from(!spaces.is_empty());
-            changes = Changes::Takes(ready);
-        }
-        if spaces.is_empty() {
+        let (spaces, ready): (BTreeSet<_>, Vec<_>) = ready.unzip();
+        (!ready.is_empty()).then_some(Batch { changes: Changes::Puts(ready), spaces })
+    }
+
+    fn next_takes(&mut self) -> Option<Batch> {
+        if self.taking == TAKING {
             return None;
         }
-        under_way.extend(&spaces);
-        Some(Batch { changes, spaces })
+        let Self { takes, under_way, .. } = self;
+        let (spaces, ready): (BTreeSet<_>, Vec<_>) = takes.extract_if(.., |mm, _| !under_way.contains(mm)).unzip();
+        self.taking += usize::from(!ready.is_empty());
+        (!ready.is_empty()).then_some(Batch { changes: Changes::Takes(ready), spaces })
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.takes.is_empty() && self.puts.is_empty()
     }
 
     /// The changes were made.
@@ -184,14 +199,18 @@ mod tests {
         waiting.put(put(2, 20));
         waiting.put(put(3, 30));
         let batches = [waiting.next(), waiting.next()];
-        assert_eq!(batches.each_ref().map(names), ["+[20, 30]", "-[10]"], "who connects comes first");
+        assert_eq!(
+            batches.each_ref().map(names),
+            ["-[10]", "+[20, 30]"],
+            "a page is taken away though others are to be put"
+        );
         waiting.take(take(4, 40));
         let second = waiting.next();
         assert_eq!(names(&second), "-[40]");
         waiting.take(take(5, 50));
         assert_eq!(names(&waiting.next()), "", "some threads are left for those who connect");
         waiting.put(put(6, 60));
-        assert_eq!(names(&waiting.next()), "+[60]");
+        assert_eq!(names(&waiting.next()), "+[60]", "where a thread takes pages away, those to be put come first");
         waiting.done(second.expect("a batch"));
         assert_eq!(names(&waiting.next()), "-[50]");
     }
