@@ -343,6 +343,7 @@ macro_rules! conformance {
                 ctx_001_contexts_are_members_of_groups;
             senders:
                 ctx_012_receives_directed_at_a_context_take_messages_of_its_sender,
+                ctx_012_messages_of_a_sender_that_has_left_are_received,
                 ctx_012_each_half_of_a_context_is_closed_for_itself;
             triggered:
                 trig_013_a_receive_sets_a_send_off;

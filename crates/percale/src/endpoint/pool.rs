@@ -205,7 +205,9 @@ impl State {
         }
         let source = up.source;
         self.up.remove(&incarnation);
-        self.aliases.retain(|_, other| *other != incarnation);
+        let aliases: Vec<At> = self.aliases.extract_if(|_, other| *other == incarnation).map(|(at, _)| at).collect();
+        let names: Vec<u64> = aliases.into_iter().map(|at| self.name(at)).collect();
+        self.tables.iter_mut().for_each(|table| table.leave(source, &names));
         if self.names.len() >= self.names_limit && !self.directed {
             self.forget_names();
         }
@@ -223,6 +225,7 @@ impl State {
                 false
             };
             table.extract_held(look).for_each(drop);
+            used.extend(table.left());
         }
         self.names.retain(|_, source| used.contains(source));
         self.names_limit = self.names.len().saturating_mul(2).max(NAMES);

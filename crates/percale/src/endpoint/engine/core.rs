@@ -455,6 +455,7 @@ impl Core {
         self.windows_down(from);
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
+        self.keep_left_messages(from);
         self.sender_down(from);
         self.collectives_down(from, error, why);
         self.peers.reset(from);

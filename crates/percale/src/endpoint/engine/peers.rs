@@ -423,6 +423,12 @@ impl Peers {
         self.removals = NEVER; // Their vector addresses still lead to `real`.
     }
 
+    /// Returns the other slots at which directed receives were directed at this one: its aliases, and the contexts of which it is the sending half.
+    pub(super) fn other_slots(&self, slot: Connection) -> Vec<Connection> {
+        let leads_here = |peer: &Peer| peer.state == State::Alias(slot) || peer.sender == Some(slot);
+        self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()
+    }
+
     /// Forgets the sending half in this slot, which has no connection any more.
     pub(super) fn forget_sender(&mut self, slot: Connection) {
         for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {

@@ -281,6 +281,20 @@ impl Core {
         self.peers.get_mut(from).left = true; // Assumed here; `has_left_messages` checks whether it is true.
     }
 
+    /// Gives the messages of a peer that are here to receives directed at any of its slots, now that its connection has ended.
+    pub(super) fn keep_left_messages(&mut self, from: Connection) {
+        if !self.messages.holds_of(from.into()) && !self.tagged.holds_of(from.into()) {
+            return;
+        }
+        let names = self.peers.other_slots(from);
+        for name in &names {
+            self.peers.get_mut(*name).left = true;
+        }
+        let names: Vec<u64> = names.into_iter().map(u64::from).collect();
+        self.messages.leave(from.into(), &names);
+        self.tagged.leave(from.into(), &names);
+    }
+
     /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);

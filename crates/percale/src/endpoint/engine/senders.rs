@@ -4,7 +4,8 @@
 //! messages is the vector's number of its address. A receive that names context `i` of the address takes the messages of the sending half
 //! of that context.
 //! 1. While a sender that proved its address is connected, receives directed at its context are directed at the sender's slot.
-//! 2. When its connection ends, the receives that are directed at it end in error. Receives that are posted later look for the context again.
+//! 2. When its connection ends, the receives that are directed at it end in error. Receives that are posted later take the messages that it left
+//!    (`Matching::leave`); if there is none, they look for the context again.
 
 use super::core::Core;
 use crate::transport::Connection;

@@ -18,6 +18,13 @@ pub(crate) struct Posted(pub(super) Handle);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Held(pub(super) Handle);
 
+impl Held {
+    /// Lower for messages that arrived earlier at the same queue.
+    pub(super) const fn sequence(&self) -> u64 {
+        self.0.sequence
+    }
+}
+
 /// A place and the sequence number of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Handle {

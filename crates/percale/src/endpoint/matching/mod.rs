@@ -24,6 +24,7 @@
 mod arena;
 mod bins;
 mod key;
+mod left;
 mod posted;
 mod steps;
 #[cfg(test)]
@@ -39,12 +40,13 @@ pub(crate) use posted::{Keep, Met};
 pub(crate) struct Matching<R, U> {
     posted: posted::Queue<R>,
     unexpected: unexpected::Queue<U>,
+    left: left::Left,
 }
 
 impl<R, U> Matching<R, U> {
     /// With no receive posted and no message held. Allocates nothing yet.
     pub(crate) fn new() -> Self {
-        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new() }
+        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new(), left: left::Left::new() }
     }
 
     /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
@@ -116,9 +118,26 @@ impl<R, U> Matching<R, U> {
         self.posted.sources().any(|from| from == Source::From(source))
     }
 
-    /// Whether a message of this source is held, claimed or not. Looks at all of them.
+    /// Whether a message that fits receives directed at this source is held, claimed or not. Looks at all of them.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
-        self.unexpected.sources().any(|from| from == source)
+        self.unexpected.sources().any(|from| from == source || self.left.is_of(from, source))
+    }
+
+    /// Gives the messages of `from` that are held to receives directed at `from` or at one of `names`: their sender has left, and had these
+    /// names too. What arrives from any of these sources later is not given to the others.
+    pub(crate) fn leave(&mut self, from: u64, names: &[u64]) {
+        if names.is_empty() || !self.unexpected.sources().any(|source| source == from) {
+            return;
+        }
+        let Self { unexpected, left, .. } = self;
+        left.retain(|label| unexpected.sources().any(|source| source == label));
+        let label = left.add(from, names);
+        unexpected.rename(from, label);
+    }
+
+    /// The sources whose receives are given messages of senders that have left.
+    pub(crate) fn left(&self) -> impl Iterator<Item = u64> {
+        self.left.names()
     }
 
     /// The posted receives in posting order.
@@ -148,7 +167,19 @@ impl<R, U> Matching<R, U> {
     /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
     pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
-        self.unexpected.find(pattern)
+        match pattern.source {
+            Source::From(source) if !self.left.is_empty() => self.find_left(pattern, source),
+            _ => self.unexpected.find(pattern),
+        }
+    }
+
+    /// Like [`find`](Self::find), while messages of senders that have left may be held.
+    #[cold]
+    fn find_left(&mut self, pattern: &Pattern, source: u64) -> Option<Held> {
+        let Self { unexpected, left, .. } = self;
+        let sources = left.labels_of(source).chain([source]);
+        let found = sources.filter_map(|of| unexpected.find(&Pattern { source: Source::From(of), ..*pattern }));
+        found.min_by_key(Held::sequence)
     }
 
     /// The message behind a handle, claimed or not, unless it was taken.

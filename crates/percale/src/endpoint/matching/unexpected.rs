@@ -184,6 +184,32 @@ impl<U> Queue<U> {
         all.map(|index| self.arena.key(index).key.source)
     }
 
+    /// Gives the messages of one source, claimed or not, another one that no message has.
+    #[cold]
+    pub(super) fn rename(&mut self, from: u64, to: u64) {
+        for list in [self.order, self.claimed] {
+            let mut index = list.head();
+            while index != NIL {
+                if self.arena.key(index).key.source == from {
+                    self.rename_one(index, to);
+                }
+                index = self.arena.next(ORDER, index);
+            }
+        }
+    }
+
+    fn rename_one(&mut self, index: u32, source: u64) {
+        let Entry { key, claimed, .. } = *self.arena.key(index);
+        let renamed = Key { source, ..key };
+        // Of the classes, only those that look at the source are concerned. No other message is in the new bin, so it stays in order.
+        let concerned =
+            |class: &Class| !claimed && class.in_use && class.masks.apply(key) != class.masks.apply(renamed);
+        let concerned: Vec<usize> = (0..self.classes.len()).filter(|at| concerned(&self.classes[*at])).collect();
+        concerned.iter().for_each(|class| self.unfile(*class, index));
+        self.arena.key_mut(index).key = renamed;
+        concerned.iter().for_each(|class| self.file(*class, index));
+    }
+
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
         self.arena

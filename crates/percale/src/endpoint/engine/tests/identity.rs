@@ -45,6 +45,40 @@ fn con_004_a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
 }
 
 #[test]
+fn con_004_messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
+    for transport in ["tcp", "shm"] {
+        for directed in [[0, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]] {
+            let receiver = at(transport, "127.0.0.1:0");
+            let peer = at(transport, "0.0.0.0:0");
+            let port = peer.endpoint.address().port();
+            let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+            let names = [0, 1].map(|which: usize| receiver.vector.insert(addresses[which].as_str()).unwrap());
+            names.iter().zip(1..).for_each(|(name, value)| reaches(&receiver, *name, value, &peer, &[]));
+            let name = peer.peer(&receiver);
+            for value in 0..3 {
+                peer.endpoint.tagged_inject(name, 7, &[value; 8]).unwrap();
+            }
+            drop(peer);
+            until(&[&receiver], || receiver.ended());
+            // Whoever has one of its addresses now is behind it.
+            let second = at(transport, &addresses[1]);
+            let name = second.peer(&receiver);
+            second.endpoint.tagged_inject(name, 7, &[3; 8]).unwrap();
+            for (value, to) in (0..3).zip(directed) {
+                let before = receiver.finished();
+                let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[to]).start().unwrap();
+                until(&[&receiver, &second], || (receiver.finished() > before).then_some(()));
+                assert_eq!(receive.wait().unwrap().to_vec(), [value; 8], "{transport}, {directed:?}");
+            }
+            let before = receiver.finished();
+            let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 8]).from(names[1]).start().unwrap();
+            until(&[&receiver, &second], || (receiver.finished() > before).then_some(()));
+            assert_eq!(receive.wait().unwrap().to_vec(), [3; 8]);
+        }
+    }
+}
+
+#[test]
 fn con_004_receives_directed_at_an_address_take_nothing_of_whoever_had_it_before() {
     let receiver = at("tcp", "127.0.0.1:0");
     let peer = at("tcp", "0.0.0.0:0");

@@ -73,6 +73,27 @@ fn ctx_009_a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
 }
 
 #[test]
+fn ctx_009_a_shared_receive_takes_messages_of_a_peer_that_has_left_by_either_of_its_addresses() {
+    for directed in [[0, 1], [1, 0], [1, 1], [0, 0]] {
+        let world = Shared::new();
+        (0..2).for_each(|name| world.call(0, name));
+        (0..2).for_each(|value| world.send(0, value));
+        let Shared { shared, members, peer, names } = world;
+        drop(peer);
+        let all: Vec<&Station> = members.iter().collect();
+        until(&all, || members[0].ended());
+        for (value, to) in (0..).zip(directed) {
+            let receive = shared.recv_from(names[to], None, vec![0; 8]).unwrap();
+            until(&all, || receive.is_ready().then_some(()));
+            assert_eq!(receive.take().unwrap().unwrap().to_vec(), [value; 8], "{directed:?}");
+        }
+        let receive = shared.recv_from(names[1], None, vec![0; 8]).unwrap();
+        until(&all, || receive.is_ready().then_some(()));
+        receive.take().unwrap().expect_err("nobody is there, and nothing of it is left");
+    }
+}
+
+#[test]
 fn ctx_009_a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
     let world = Shared::new();
     world.call(0, 0);

@@ -21,6 +21,7 @@ enum Call {
     Take(usize),
     ExtractHeld(u32, usize),
     DrainHeld(Source),
+    Leave(u64, Vec<u64>),
 }
 
 fn envelope() -> impl Strategy<Value = Envelope> {
@@ -60,6 +61,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         (0..4_u64, 0..4_u64).prop_map(|(from, to)| Call::Redirect(from, to)),
         source().prop_map(Call::DrainHeld),
         (0..5_u32, 0..6_usize).prop_map(|(modulus, limit)| Call::ExtractHeld(modulus, limit)),
+        (0..4_u64, prop::collection::vec(0..6_u64, 0..3)).prop_map(|(from, names)| Call::Leave(from, names)),
     ];
     let rare = rare.boxed();
     prop_oneof![Just(1_u32), Just(2), Just(5)]
@@ -89,6 +91,8 @@ struct Model {
     posted: Vec<(u32, Pattern)>,
     held: Vec<(u32, Envelope)>,
     claimed: Vec<(u32, Envelope)>,
+    /// The names of senders that left messages, by how many left before.
+    left: Vec<Vec<u64>>,
 }
 
 impl Model {
@@ -97,7 +101,29 @@ impl Model {
     }
 
     fn find(&self, pattern: &Pattern) -> Option<u32> {
-        self.held.iter().find(|(_, envelope)| fits(pattern, envelope)).map(|&(number, _)| number)
+        let named = |envelope: &Envelope, name| {
+            let label = usize::try_from(u64::MAX - envelope.source).ok();
+            label.and_then(|label| self.left.get(label)).is_some_and(|names| names.contains(&name))
+        };
+        let fits = |envelope: &Envelope| match pattern.source {
+            Source::From(name) if named(envelope, name) => fits(pattern, &Envelope { source: name, ..*envelope }),
+            _ => fits(pattern, envelope),
+        };
+        self.held.iter().find(|(_, envelope)| fits(envelope)).map(|&(number, _)| number)
+    }
+
+    fn leave(&mut self, from: u64, names: &[u64]) {
+        let of = |held: &mut [(u32, Envelope)], label| {
+            let mut any = false;
+            for (_, envelope) in held.iter_mut().filter(|(_, envelope)| envelope.source == from) {
+                (envelope.source, any) = (label, true);
+            }
+            any
+        };
+        let label = u64::MAX - self.left.len() as u64;
+        if !names.is_empty() && of(&mut self.held, label) | of(&mut self.claimed, label) {
+            self.left.push([names, &[from]].concat());
+        }
     }
 
     fn claim(&mut self, number: u32) -> bool {
@@ -229,6 +255,10 @@ impl Pair {
                 }
                 let drained = self.real.extract_held(|envelope, _, _| from(filter, envelope.source));
                 prop_assert_eq!(drained.collect::<Vec<_>>(), expected);
+            }
+            Call::Leave(from, names) => {
+                self.real.leave(from, &names);
+                self.model.leave(from, &names);
             }
             Call::Claim(_) | Call::Take(_) => {}
         }
