@@ -64,7 +64,7 @@ impl Direct {
         count: usize,
         sources: *mut fi_addr_t,
     ) -> isize {
-        let Self { ports, results, .. } = self;
+        let Self { ports, results, linger, .. } = self;
         // Most clients have one endpoint here.
         let [port] = ports.as_slice() else {
             // SAFETY: passed on.
@@ -75,6 +75,7 @@ impl Direct {
             Ok(read) => read,
             Err(_) => return -(FI_EAVAIL as isize),
         };
+        linger.found();
         // SAFETY: no more than `count`.
         unsafe { format.write(&results[..read], to, sources) };
         read as isize

@@ -6,6 +6,10 @@
 //! * The client spins: its last read found nothing either, and was less than [`AT_ONCE`] ago. A client that computes between two polls is not
 //!   delayed. Neither is a client where there are more processes than processors, as a yield that lets others run takes longer than that.
 //! * Lingering was successful the last time. An unsuccessful one ends this, so a client that sends, computes and polls loses that time once.
+//!
+//! After [`IN_VAIN`] unsuccessful ones in a row, no read lingers until one has found something. A client that polls in short steps of its work
+//! looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each update, and took 3.2 s instead of 0.7 on two
+//! processes over shared memory. Whoever really waits has waited for 24 µs by then, and what the client does between two polls matters no more.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +19,14 @@ pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 /// A read so soon after one that found nothing comes from a client that spins.
 const AT_ONCE: Duration = Duration::from_nanos(1000);
 
+/// How often in a row reads linger without success.
+const IN_VAIN: u32 = 16;
+
 /// The state that is kept from read to read.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
+    /// How often reads have lingered without success since something was found.
+    in_vain: u32,
     /// The end of the last read that found nothing.
     nothing: Option<Instant>,
     /// Lingering was successful the last time.
@@ -28,7 +37,13 @@ impl Linger {
     /// Returns whether a read that found nothing should linger.
     #[inline]
     pub(super) fn is_worth_while(&mut self) -> bool {
-        self.hopeful || self.is_soon_at(Instant::now())
+        self.in_vain < IN_VAIN && (self.hopeful || self.is_soon_at(Instant::now()))
+    }
+
+    /// Records that a read found something.
+    #[inline(always)]
+    pub(super) const fn found(&mut self) {
+        self.in_vain = 0;
     }
 
     /// Whether the last read that found nothing was just before; records this one as the last.
@@ -40,6 +55,7 @@ impl Linger {
     #[inline]
     pub(super) fn ended(&mut self, came: bool) {
         self.hopeful = came;
+        self.in_vain = if came { 0 } else { self.in_vain + 1 };
         self.nothing = if came { None } else { Some(Instant::now()) };
     }
 }
@@ -73,5 +89,20 @@ mod tests {
         linger.ended(false);
         assert!(!linger.hopeful);
         assert!(!linger.is_soon_at(Instant::now() + AT_ONCE));
+    }
+
+    #[test]
+    fn a_client_that_polls_for_long_is_not_kept_until_something_was_found() {
+        let mut linger = Linger::default();
+        for _ in 0..3 {
+            for _ in 0..IN_VAIN {
+                linger.nothing = Some(Instant::now() + MOMENT);
+                assert!(linger.is_worth_while());
+                linger.ended(false);
+            }
+            linger.nothing = Some(Instant::now() + MOMENT);
+            assert!(!linger.is_worth_while());
+            linger.found();
+        }
     }
 }
