@@ -8,12 +8,15 @@ use std::time::Duration;
 use percale::trigger::{DeferredWork, Operation, Work, WorkError, WorkId};
 use percale::{
     Access, AddressVector, AtomicOp, AtomicWork, CompletionFlags, CompletionQueue, Counter, Datatype, Domain, Entry,
-    ErrorCode, OpFlags, PeerAddress, ReceiveWork, RemotePieces, RmaWork, SendWork, SharedEndpoint,
+    ErrorCode, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, RemotePieces, RmaWork, SendWork, SharedEndpoint,
 };
 
 use crate::fabric::Fabric;
 use crate::memory::{Memory, content};
 use crate::watchdog::Watchdog;
+
+/// The longest message that can be injected, as `percale info` shows it.
+const INJECT_LIMIT: usize = 2048;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -208,6 +211,53 @@ pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Fabric>() {
     let error = unsafe { stranger.queue_work(work) }.expect_err("of another domain");
     assert!(matches!(error, WorkError::OtherDomain), "{error}");
     assert!(!trigger.has_work() && !other.has_work());
+}
+
+/// What is injected is copied when the work is queued.
+pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "injected deferred work");
+    let [trigger, done] = [Counter::new(), Counter::new()];
+    let injected = |len| {
+        let memory = Memory::content(1, len);
+        let Operation::Send(mut send) = ring.send(1, memory, 1) else { unreachable!() };
+        send.flags = OpFlags::INJECT;
+        (memory, Operation::Send(send))
+    };
+    for (round, len) in [0, 1, 8, INJECT_LIMIT].into_iter().enumerate() {
+        let (memory, operation) = injected(len);
+        ring.defer(0, operation, (&trigger, round as u64 + 1), Some(&done));
+        memory.write(&vec![9; len]);
+        let into = Memory::blank(len);
+        ring.defer(1, receive(into, 1), (&trigger, round as u64 + 1), Some(&done));
+        trigger.add(1);
+        done.wait(2 * (round as u64 + 1), LONG).expect("it is sent and received");
+        assert!(into.read() == content(1, len), "{len} bytes: not what was there when it was queued");
+    }
+    let work = Work::Transfer(ring.at(0), injected(INJECT_LIMIT + 1).1);
+    let work = DeferredWork { work, counter: trigger.clone(), threshold: 100, counting: None };
+    // SAFETY: as in `Ring::defer`.
+    let error = unsafe { ring.domain.queue_work(work) }.expect_err("too long to inject");
+    assert_eq!(error.errno(), libc::EMSGSIZE, "{error}");
+}
+
+/// Deferred work that fails counts as an error, and is reported to the queue whatever its flags are.
+pub fn dwq_026_failed_work_is_counted_and_reported<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "deferred work that fails");
+    let [trigger, done, ended] = [Counter::new(), Counter::new(), Counter::new()];
+    for (round, flags) in (1..).zip([OpFlags::empty(), OpFlags::COMPLETION]) {
+        let (peer, local) = (ring.peer(1), Memory::content(1, 64).segments());
+        let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
+        let work = RmaWork { peer, local, remote, data: None, context: round, flags };
+        ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
+        ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None); // So that endpoint makes progress too, and refuses.
+        ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
+        trigger.set(round);
+        ended.wait(round, LONG).expect("errors count as ends");
+        assert_eq!((done.value(), done.read_error()), (0, round));
+        assert_eq!((ring.sends.value(), ring.sends.read_error()), (0, 0), "the endpoint's own counter");
+        let error = ring.queue(0).read_error().expect("it is reported");
+        assert_eq!((error.entry.context, error.error), (round, ErrorCode::KeyRejected));
+    }
 }
 
 /// A failed operation counts as an error; what waits for successes that never come is no hindrance to closing.

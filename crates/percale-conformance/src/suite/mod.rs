@@ -77,7 +77,9 @@ macro_rules! conformance {
                         dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told,
                         dwq_004_every_kind_of_operation_may_wait,
                         dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
-                        dwq_015_dwq_022_what_never_begins_keeps_nobody;
+                        dwq_015_dwq_022_what_never_begins_keeps_nobody,
+                        dwq_025_injected_work_sends_what_was_there_when_it_was_queued,
+                        dwq_026_failed_work_is_counted_and_reported;
                     undriven:
                         waits_that_no_thread_could_end_are_refused;
                     wakers:
@@ -238,6 +240,8 @@ macro_rules! conformance {
                 xpu_017_what_is_cancelled_never_begins,
                 xpu_013_a_store_of_another_thread_ends_a_wait;
             specification:
+                mr_082_a_key_means_the_region_that_has_it_now,
+                atm_007_an_atomic_operation_has_as_many_elements_on_both_sides,
                 cmp_021_counters_are_bound_to_an_open_endpoint,
                 dwq_024_trig_020_the_largest_threshold_is_reached,
                 av_060_vectors_are_shared_within_domains_of_one_name;
@@ -410,6 +414,8 @@ macro_rules! conformance {
                 dwq_004_every_kind_of_operation_may_wait,
                 dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
                 dwq_015_dwq_022_what_never_begins_keeps_nobody,
+                dwq_025_injected_work_sends_what_was_there_when_it_was_queued,
+                dwq_026_failed_work_is_counted_and_reported,
                 dwq_020_dwq_023_a_token_goes_round_by_itself,
                 trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off,
                 trig_019_an_endpoint_is_dropped_while_its_operations_begin;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use percale::memory::region::{CloseError, RegisterError};
 use percale::{
-    Access, Buffer, Counted, Counter, Domain, ErrorCode, PeerAddress, PostError, RemoteMemory, Segment, WindowAccess,
-    WindowType,
+    Access, AtomicOp, AtomicWork, Buffer, Counted, Counter, Datatype, Domain, ErrorCode, OpFlags, PeerAddress,
+    PostError, RemoteMemory, Segment, Segments, WindowAccess, WindowType,
 };
 
 use super::windows::code;
@@ -81,6 +81,64 @@ pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
         assert!(matches!(error, RegisterError::Access(which) if which == bit) && error.errno() == 260, "{error}");
         domain.register(vec![0; 8], access).expect_err("a right that there is not");
     }
+}
+
+/// The key of a closed region is given to other memory with other rights, and nothing of the closed one holds.
+pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    let write = |remote: RemoteMemory, byte| {
+        mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![byte; remote.len as usize], remote))
+    };
+    let read = |remote: RemoteMemory| {
+        let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), remote, vec![0; remote.len as usize]));
+        read.map(Buffer::into_vec)
+    };
+    for round in 1..5 {
+        let long = domain.registration(ALL).key(495).own(vec![0; LEN]).expect("a region");
+        write(long.remote(), round).expect("a write");
+        let closed = long.close().expect("nobody is at it");
+        let short = domain.registration(Access::REMOTE_READ).key(495).own(vec![200; 64]).expect("a region");
+        assert_eq!(read(short.remote()).expect("a read"), [200; 64], "the memory of the closed region");
+        assert_eq!(code(write(short.remote().slice(0..8), 100)), ErrorCode::Denied, "the rights of the closed region");
+        let beyond = RemoteMemory { len: 65, ..short.remote() };
+        assert_eq!(code(read(beyond)), ErrorCode::Denied, "the length of the closed region");
+        let add = mesh.finish(mesh.endpoint(0).fetch_add(mesh.peer(1), short.remote().slice(0..8), 1_u64));
+        assert_eq!(code(add), ErrorCode::Denied);
+        assert!(short.close().expect("nobody is at it").into_vec() == [200; 64], "written to");
+        assert!(closed.into_vec() == vec![round; LEN], "written to after it was closed");
+    }
+}
+
+/// As many elements here as there.
+pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
+    let memory = Memory::of(&[1; 64]).segments().as_slice()[0];
+    for (here, there) in [(8, 16), (16, 8), (8, 0), (64, 56), (0, 8)] {
+        for (compared, fetched) in [(false, false), (false, true), (true, true)] {
+            let operand = Segments::one(memory.slice(0, here));
+            let work = AtomicWork {
+                peer: mesh.peer(1),
+                op: if compared { AtomicOp::Cswap } else { AtomicOp::Sum },
+                datatype: Datatype::U64,
+                operand,
+                compare: compared.then_some(operand),
+                result: fetched.then_some(operand),
+                remote: region.remote().slice(0..there as u64),
+                data: None,
+                context: 1,
+                flags: OpFlags::COMPLETION,
+            };
+            // SAFETY: `Memory` is never freed.
+            let error = unsafe { mesh.endpoint(0).post_atomic(&work) }.expect_err("not as many");
+            assert_eq!(error.errno(), libc::EINVAL, "{here} bytes here, {there} there: {error}");
+        }
+    }
+    mesh.nothing(1);
+    let mut there = [1; 64];
+    region.read(0, &mut there);
+    assert_eq!(there, [0; 64]);
 }
 
 /// Drives everything until the counter has this value, and then to see that it stays.
