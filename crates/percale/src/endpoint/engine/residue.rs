@@ -4,6 +4,8 @@
 //! Operations of a broken connection have failed, but do not end before the peer has let go of their memory, or its process is dead: until
 //! then the memory must not be reused. If the endpoint is closed before that, they are kept [`aside`](super::aside).
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use super::access::Execution;
 use super::core::Core;
 use super::types::{Pull, Side};

@@ -5,6 +5,8 @@
 //! ([`Triggered`](super::triggered::Triggered)), so the paths of other operations do not know of it. The location of the memory was
 //! determined when the operation was posted ([`OpFlags::DEVICE`]).
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use super::Engine;

@@ -1,5 +1,7 @@
 //! The sockets at which an endpoint is found, and the address that it advertises to its peers.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 

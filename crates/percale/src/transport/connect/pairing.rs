@@ -14,6 +14,8 @@
 //! one, or wait for one, at a time. Further callers get [`CROWDED`] and try again; when half of their time is over they go on over TCP, if that is
 //! allowed.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

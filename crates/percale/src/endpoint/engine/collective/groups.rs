@@ -1,5 +1,7 @@
 //! All groups of an endpoint, with records of groups that are gone and of groups that do not exist yet.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::group::Group;

@@ -1,5 +1,7 @@
 //! Groups that are being joined: performs the actions that [`Joins`](crate::collective::Joins) asks for, and reports events to it.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::net::SocketAddr;
 
 use super::Engine;

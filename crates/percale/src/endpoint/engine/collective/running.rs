@@ -1,5 +1,7 @@
 //! An operation of a group that runs, or waits for its turn, and its memory.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use crate::collective::{Chunks, Place, Program, Spot, Step, fold};
 use crate::endpoint::engine::types::Notify;
 use crate::memory::atomic::{AtomicOp, Datatype};

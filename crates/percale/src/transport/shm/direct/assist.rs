@@ -9,6 +9,8 @@
 //! A [`Claims`] line of the pair counts the chunks of both sides. Every count carries the number of its access, so that a
 //! late claim finds another number and takes nothing. The initiator starts no second access before the first is over.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -92,7 +94,7 @@ impl Assisted {
 
     /// Returns whether the target can have no copy for this access in progress.
     pub(in super::super) fn has_let_go(&self, pair: &Pair, side: usize) -> bool {
-        self.end(pair.claims(side)).is_some() || pair.gone(1 - side).is_set()
+        self.end(pair.claims(side)).is_some() || pair.gone(side ^ 1).is_set()
     }
 
     /// Returns the token with which the access was started.
@@ -137,8 +139,8 @@ impl Initiator {
             if next >= chunks || ours >= chunks {
                 break Ok(()); // All is claimed (or the peer writes arbitrary counts: then chunks of the target are missing below).
             }
-            ours += 1;
-            let done = next as usize * CHUNK;
+            ours = ours.wrapping_add(1);
+            let done = (next as usize).saturating_mul(CHUNK);
             let (at, part) = (long.address.wrapping_add(done as u64), long.local.slice(done, CHUNK));
             let copied = if long.writes { self.write(long.grant, at, &part) } else { self.read(long.grant, at, &part) };
             if copied.is_err() {
@@ -234,10 +236,10 @@ impl Help {
         if (next >> 32) as u32 != self.number || offset >= self.region.len() {
             return false;
         }
-        if claims.next.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if claims.next.compare_exchange(next, next.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return true; // The initiator was faster; there may be more chunks.
         }
-        let len = CHUNK.min(self.region.len() - offset);
+        let len = CHUNK.min(self.region.len().saturating_sub(offset));
         let copied = if self.writes {
             self.way.fetch(&self.region, offset, len)
         } else {

@@ -1,5 +1,6 @@
 //! The target's record of one peer: the key page that it shares with this peer, and the grants in it.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 #![expect(unsafe_code, reason = "names entries in the key page; the block states its reason")]
 
 use std::io;
@@ -47,7 +48,7 @@ impl KeyPage {
 
     /// Makes the entry's memory present.
     pub(super) fn prepare(&self, index: u32) -> io::Result<()> {
-        let offset = index as usize * size_of::<Entry>() / BACKED_STEP * BACKED_STEP;
+        let offset = (index as usize).saturating_mul(size_of::<Entry>()) & !(BACKED_STEP - 1);
         self.mapping.populate(offset, BACKED_STEP)
     }
 }
@@ -133,7 +134,7 @@ impl ShmGrantee {
             Some(index) => index,
             None => {
                 let index = granted.entries.len();
-                let offset = index * size_of::<Entry>();
+                let offset = index.saturating_mul(size_of::<Entry>());
                 if index >= ENTRIES || (offset.is_multiple_of(BACKED_STEP) && self.back(offset).is_err()) {
                     return None;
                 }
@@ -155,7 +156,7 @@ impl ShmGrantee {
     }
 
     fn line(&self) -> &Line {
-        self.pair.announcements(1 - self.side)
+        self.pair.announcements(self.side ^ 1)
     }
 
     /// Returns whether the peer's process has ended, and with it every thread that may have been in the middle of an

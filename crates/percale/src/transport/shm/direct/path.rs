@@ -4,6 +4,7 @@
 //! of four, is a single move and is never seen in halves. A long access is announced anew for each piece of 64 KiB (256 KiB
 //! if the kernel copies), so that a revoker waits for one piece at most.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
 
 use std::sync::Arc;
@@ -214,11 +215,11 @@ impl DirectPath {
             if !entry.holds(grant.generation) {
                 break Ok(false);
             }
-            let len = most.min(local.len() - done);
+            let len = most.min(local.len().saturating_sub(done));
             if let Err(error) = piece(checked, direction, local, done, len, &self.end) {
                 break Err(error);
             }
-            done += len;
+            done = done.saturating_add(len);
             if done >= local.len() {
                 break Ok(true);
             }
@@ -252,7 +253,7 @@ fn piece(
     len: usize,
     end: &ConnectionEnd,
 ) -> Result<(), NoCopy> {
-    let offset = checked.offset + done;
+    let offset = checked.offset.wrapping_add(done);
     match (&checked.grant.memory, direction) {
         (Memory::Mapped(memory), Direction::Write) => {
             let to = memory.as_ptr().wrapping_add(offset);

@@ -1,5 +1,7 @@
 //! The target's answer about how a region is reached.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -69,7 +71,7 @@ impl Resolution {
         if self.generation.get() == 0 || self.entry.get() as usize >= ENTRIES {
             return Err("a grant that cannot be");
         }
-        if self.len.get() == 0 || self.base.get().checked_add(self.len.get() - 1).is_none() {
+        if self.len.get().checked_sub(1).and_then(|last| self.base.get().checked_add(last)).is_none() {
             return Err("a region that cannot be");
         }
         Ok(status)

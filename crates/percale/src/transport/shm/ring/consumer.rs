@@ -1,5 +1,6 @@
 //! The receiving end of a ring.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 #![expect(unsafe_code, reason = "copies from lines; each block states its own reason")]
 
 use super::super::cache::prefetch_read;
@@ -102,8 +103,9 @@ impl Consumer {
     #[inline(always)]
     pub(in crate::transport::shm) fn short_payload(&self, head: &Head) -> Option<*const u8> {
         let extras = extras(head.flags);
-        let place = self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>() + extras));
-        (head.len as usize <= FIRST - extras).then_some(place)
+        let place =
+            self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>()).wrapping_add(extras));
+        (head.len as usize <= FIRST.saturating_sub(extras)).then_some(place)
     }
 
     /// Returns the frame with this mark, of any kind, if it has arrived completely. A payload that spans lines is copied
@@ -126,7 +128,7 @@ impl Consumer {
             // SAFETY: at most three of the seven words; the peer may write to them, so they are read once, here.
             let word = |body: *const [u64; 7]| unsafe { body.cast::<u64>().wrapping_add(words).read_volatile() };
             let value = self.cursor.line().body.with(word);
-            words += 1;
+            words = words.wrapping_add(1);
             value
         };
         let tag = get();
@@ -145,8 +147,9 @@ impl Consumer {
         scratch: &mut Scratch,
     ) -> Result<Option<Arrival>, &'static str> {
         let (len, extras) = (head.len as usize, extras(head.flags));
-        let room = FIRST - extras;
-        let payload = self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>() + extras));
+        let room = FIRST.saturating_sub(extras);
+        let payload =
+            self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>()).wrapping_add(extras));
         let mut arrival = Arrival { head, payload, lines: 1, bulk_end: self.bulk_at };
         if len <= room {
             return Ok(Some(arrival));
@@ -161,10 +164,10 @@ impl Consumer {
         let start = self.area.bulk_start(self.bulk_at, need);
         self.area.watch(start, need, false);
         arrival.payload = self.area.bulk_ptr(start);
-        arrival.bulk_end = start + need;
+        arrival.bulk_end = start.wrapping_add(need);
         // The payload has more lines than this in any case.
         for line in 0..INLINE_MAX / LINE {
-            prefetch_read(arrival.payload.wrapping_add(line * LINE));
+            prefetch_read(arrival.payload.wrapping_add(line.wrapping_mul(LINE)));
         }
         Ok(Some(arrival))
     }
@@ -172,14 +175,15 @@ impl Consumer {
     /// Assembles a payload that spans lines. Returns false if its last lines have not arrived yet. All lines are copied
     /// whole, since that needs no function call: unused bytes of the last line land behind the payload, unread.
     fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
-        let count = 1 + (arrival.head.len as usize - room).div_ceil(NEXT) as u64;
+        let more = (arrival.head.len as usize).saturating_sub(room).div_ceil(NEXT) as u64;
+        let count = more.saturating_add(1);
         for ahead in 1..count.min(5) {
-            prefetch_read(self.area.line_ptr(self.cursor.at + ahead).cast());
+            prefetch_read(self.area.line_ptr(self.cursor.at.wrapping_add(ahead)).cast());
         }
         let mut to = scratch.as_mut_ptr();
         // SAFETY: `FIRST` bytes, of which `room` are payload, end with the first line; the scratch memory is longer.
-        unsafe { to.copy_from_nonoverlapping(arrival.payload.wrapping_sub(FIRST - room), FIRST) };
-        arrival.payload = to.wrapping_add(FIRST - room);
+        unsafe { to.copy_from_nonoverlapping(arrival.payload.wrapping_add(room).wrapping_sub(FIRST), FIRST) };
+        arrival.payload = to.wrapping_add(FIRST).wrapping_sub(room);
         to = to.wrapping_add(FIRST);
         let mut cursor = self.cursor.clone();
         for _ in 1..count {
@@ -199,7 +203,7 @@ impl Consumer {
     /// Fetches lines that a streaming sender has probably written.
     #[inline]
     pub(in crate::transport::shm) fn prefetch(&self) {
-        prefetch_read(self.area.line_ptr(self.cursor.at + 3).cast());
+        prefetch_read(self.area.line_ptr(self.cursor.at.wrapping_add(3)).cast());
     }
 
     /// Consumes a frame of one line that has nothing in the byte ring. Returns whether credits were published.
@@ -214,7 +218,7 @@ impl Consumer {
         let due = self.cursor.at >= self.lines_due;
         if due {
             self.area.credits().lines.store(self.cursor.at, Ordering::Release);
-            self.lines_due = self.cursor.at + self.area.count() / 4;
+            self.lines_due = self.cursor.at.wrapping_add(self.area.count() / 4);
         }
         due
     }
@@ -225,7 +229,7 @@ impl Consumer {
         self.cursor.advance(&self.area, arrival.lines);
         let mut published = self.give_lines();
         self.bulk_at = arrival.bulk_end;
-        if self.bulk_at - self.bulk_published >= self.area.bulk_quantum() {
+        if self.bulk_at.wrapping_sub(self.bulk_published) >= self.area.bulk_quantum() {
             self.area.credits().bulk.store(self.bulk_at, Ordering::Release);
             self.bulk_published = self.bulk_at;
             published = true;

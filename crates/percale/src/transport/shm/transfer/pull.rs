@@ -1,5 +1,7 @@
 //! The receiving side of a transfer.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use std::time::Instant;
 
 use zerocopy::IntoBytes;
@@ -71,7 +73,7 @@ pub(super) fn is_closed(slot: &Slot) -> bool {
 /// Returns whether the pusher can have no copy for this slot of `side` in progress, after the puller wrote that it has
 /// failed. A true result is final, because the puller does not open the slot again.
 pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
-    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(1 - side)))
+    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(side ^ 1)))
 }
 
 /// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word, which is set after its last copy and also covers slots
@@ -173,7 +175,7 @@ impl Transfers {
             copied: 0,
             claims: 0,
             exhausted: !way.exists(),
-            help_at: (!at_once).then(|| Instant::now() + HELP_AFTER),
+            help_at: (!at_once).then(Instant::now).and_then(|now| now.checked_add(HELP_AFTER)),
             way,
             phase: Phase::Copying,
         });
@@ -270,7 +272,7 @@ impl Pull {
         if self.exhausted || !*may_copy || self.help_at.is_some_and(|at| Instant::now() < at) {
             return Ok(Step::Waits);
         }
-        self.copy(slot, pair.gone(1 - side), sender, may_copy);
+        self.copy(slot, pair.gone(side ^ 1), sender, may_copy);
         Ok(Step::Moved)
     }
 
@@ -278,14 +280,14 @@ impl Pull {
     fn copy(&mut self, slot: &Slot, theirs: &Gone, sender: &mut Sender, may_copy: &mut bool) {
         let total = self.wanted.div_ceil(self.chunk);
         let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
-        self.claims += 1;
+        self.claims = self.claims.saturating_add(1);
         let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
             return;
         };
-        let offset = chunks.start * self.chunk;
+        let offset = chunks.start.saturating_mul(self.chunk);
         *may_copy = false;
-        let len = (chunks.end * self.chunk).min(self.wanted) - offset;
+        let len = chunks.end.saturating_mul(self.chunk).min(self.wanted).saturating_sub(offset);
         let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
         if theirs.was_set() {
             // The operation has ended on the other side, and its memory may have been reused, or missing, when it
@@ -296,7 +298,7 @@ impl Pull {
         }
         match fetched {
             Ok(()) => {
-                self.copied += len;
+                self.copied = self.copied.saturating_add(len);
                 slot.puller.done.store(self.copied, Ordering::Release);
             }
             Err(NoWay::Closed) => return self.ask_for_frames(slot, sender),
@@ -342,10 +344,10 @@ impl Pull {
             self.phase = Phase::Void(if discard { PullError::Revoked } else { PullError::Gone });
             return Ok(());
         }
-        if offset != arrived || len == 0 || len > self.wanted - arrived {
+        if offset != arrived || len == 0 || len > self.wanted.saturating_sub(arrived) {
             return Err("data out of place".into());
         }
-        let arrived = arrived + len;
+        let arrived = arrived.saturating_add(len);
         self.phase = match self.into.enter() {
             Some((into, _held)) if !discard => {
                 payload.copy_into(into, offset as usize);
@@ -364,6 +366,6 @@ impl Pull {
         }
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
-        (copies && !is_let_go(slot, pair.gone(1 - side))).then_some((self.token, self.slot))
+        (copies && !is_let_go(slot, pair.gone(side ^ 1))).then_some((self.token, self.slot))
     }
 }

@@ -1,5 +1,7 @@
 //! The sending side of a transfer.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use super::claim::Side;
 use super::request::{NO_SLOT, Request};
 use super::way::{NoWay, Told, Way};
@@ -66,7 +68,7 @@ impl Transfers {
             self.ended.push(End::Pushed(id, Ok(())));
             return Ok(());
         }
-        let theirs = 1 - self.side;
+        let theirs = self.side ^ 1;
         let slot = self.pair.slot(theirs, usize::from(request.slot)).ok_or("a slot that does not exist")?;
         let sound = wanted > 0 && (CHUNK_MIN..=CMA_CHUNK).contains(&chunk);
         if !sound || self.pushes.iter().any(|push| push.holds_slot(request.slot)) {
@@ -180,17 +182,17 @@ impl Push {
         }
         let total = self.wanted.div_ceil(self.chunk);
         let claim = Side::Back.claim(&slot.claimed, total, self.claims == 0);
-        self.claims += 1;
+        self.claims = self.claims.saturating_add(1);
         let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
             return false;
         };
-        let offset = chunks.start * self.chunk;
+        let offset = chunks.start.saturating_mul(self.chunk);
         *may_copy = false;
-        let len = (chunks.end * self.chunk).min(self.wanted) - offset;
+        let len = chunks.end.saturating_mul(self.chunk).min(self.wanted).saturating_sub(offset);
         match self.way.store(&self.source, offset as usize, len as usize) {
             Ok(()) => {
-                self.copied += len;
+                self.copied = self.copied.saturating_add(len);
                 slot.pusher.0.done.store(self.copied, Ordering::Release);
             }
             Err(NoWay::Closed) => {
@@ -241,19 +243,20 @@ impl Push {
     fn bounce(&mut self, token: u32, from: u64, sender: &mut Sender) -> Result<Step, TransferError> {
         let mut gone = from;
         while gone < self.wanted {
-            let len = (self.wanted - gone).min(sender.limit() as u64);
+            let len = self.wanted.saturating_sub(gone).min(sender.limit() as u64);
             let head = Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
             let Some((source, _held)) = self.source.enter_part(gone as usize, len as usize) else {
                 self.phase = Phase::Void(token);
                 return self.give_up(token, sender);
             };
-            match sender.send(&head, &source.slice(gone as usize, len as usize), gone + len < self.wanted) {
-                Ok(()) => gone += len,
+            match sender.send(&head, &source.slice(gone as usize, len as usize), gone.saturating_add(len) < self.wanted)
+            {
+                Ok(()) => gone = gone.saturating_add(len),
                 Err(SendError::Refused(Refused::Full)) => break,
                 Err(error) => return Err(TransferError::Send(error)),
             }
             // Only a few at a time: other transfers have to be served as well.
-            if gone - from >= self.chunk {
+            if gone.saturating_sub(from) >= self.chunk {
                 break;
             }
         }
