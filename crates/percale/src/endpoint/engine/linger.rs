@@ -34,7 +34,7 @@ impl Engine {
                 }
             }
             if start.get_or_insert_with(Instant::now).elapsed() >= at_most {
-                self.found_nothing(VAIN_LOOKS, false);
+                self.found_nothing(VAIN_LOOKS);
                 return false;
             }
         }

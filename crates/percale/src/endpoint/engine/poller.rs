@@ -210,6 +210,12 @@ impl Poller {
         self.sockets > 0 && (self.crowded || self.quiet > QUIET)
     }
 
+    /// Returns whether the thread that polls shared its processor with others when it last offered it.
+    #[inline]
+    pub(super) const fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
     /// Sets whether the thread that polls shares its processor with others.
     pub(super) const fn set_crowded(&mut self, crowded: bool) {
         self.crowded = crowded;

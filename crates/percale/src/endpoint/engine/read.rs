@@ -131,27 +131,26 @@ impl Engine {
     #[inline(never)]
     fn progress_for_read(&mut self) {
         (self.reads, self.glances) = (0, 0);
-        let was_elsewhere = spin::was_elsewhere();
+        if self.poller.is_crowded() {
+            spin::begins();
+        }
         if self.progress() {
             self.in_vain = InVain::NONE;
         } else {
-            let looks = if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { GLANCES };
-            self.found_nothing(looks, was_elsewhere);
+            self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { GLANCES });
         }
     }
 
     /// Handles a read that found nothing and took as long as `looks` polls of a ring: other threads may need the processor, unless they have
     /// just had it because the caller was elsewhere.
     #[inline(never)]
-    pub(super) fn found_nothing(&mut self, looks: u32, was_elsewhere: bool) {
+    pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
             self.in_vain = InVain::NONE; // A message was taken from its ring, without progress.
         }
-        if self.in_vain.is_offer_due(looks, was_elsewhere) {
+        if self.in_vain.is_offer_due(looks) {
             self.poller.set_crowded(spin::is_crowded());
-            self.core.operations.offer_processor(); // It notes its end itself.
-        } else {
-            spin::stays();
+            self.core.operations.offer_processor();
         }
     }
 

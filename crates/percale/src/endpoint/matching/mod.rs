@@ -167,16 +167,15 @@ impl<R, U> Matching<R, U> {
     /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
     pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
-        match pattern.source {
-            Source::From(source) if !self.left.is_empty() => self.find_left(pattern, source),
-            _ => self.unexpected.find(pattern),
-        }
+        if self.left.is_empty() { self.unexpected.find(pattern) } else { self.find_left(pattern) }
     }
 
     /// Like [`find`](Self::find), while messages of senders that have left may be held.
     #[cold]
-    fn find_left(&mut self, pattern: &Pattern, source: u64) -> Option<Held> {
+    #[inline(never)]
+    fn find_left(&mut self, pattern: &Pattern) -> Option<Held> {
         let Self { unexpected, left, .. } = self;
+        let Source::From(source) = pattern.source else { return unexpected.find(pattern) };
         let sources = left.labels_of(source).chain([source]);
         let found = sources.filter_map(|of| unexpected.find(&Pattern { source: Source::From(of), ..*pattern }));
         found.min_by_key(Held::sequence)
