@@ -10,6 +10,7 @@
 //! # Modules
 //! * [`abi`]: libfabric's structures, tables and constants
 //! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
+//! * `version`: the versions that the provider reports
 //! * [`provider`]: the entry point that libfabric calls
 //! * `info`: the available endpoints that fit an application's hints
 //! * `fabric`: the fabric object
@@ -47,6 +48,7 @@ mod region;
 mod requests;
 mod serial;
 mod vector;
+mod version;
 mod wait_set;
 mod waiting;
 mod windows;

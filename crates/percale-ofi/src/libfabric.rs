@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{fi_info, fi_provider};
 
@@ -38,6 +39,20 @@ pub(crate) struct Libfabric {
     pub(crate) dup_info: Option<DupInfo>,
     /// Frees answers.
     pub(crate) free_info: Option<FreeInfo>,
+}
+
+/// The provider that libfabric loaded; null before.
+static PROVIDER: AtomicPtr<fi_provider> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Sets the provider that is given to libfabric's functions. It is a static.
+pub(crate) fn set_provider(provider: *mut fi_provider) {
+    PROVIDER.store(provider, Ordering::Relaxed);
+}
+
+/// The provider, for calls into libfabric; `None` before libfabric has loaded it.
+pub(crate) fn provider() -> Option<*mut fi_provider> {
+    let provider = PROVIDER.load(Ordering::Relaxed);
+    (!provider.is_null()).then_some(provider)
 }
 
 /// The libfabric that loaded this provider; looked for once.

@@ -6,8 +6,7 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 
 use crate::abi::{FI_LOG_INFO, FI_LOG_WARN};
-use crate::libfabric::libfabric;
-use crate::provider;
+use crate::libfabric::{libfabric, provider};
 
 /// Logs at `FI_LOG_WARN`: `warning!(FI_LOG_CQ, "cq_open: size {size} is too large")`.
 macro_rules! warning {
@@ -52,8 +51,7 @@ pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, messa
         Level::Warn => FI_LOG_WARN,
         Level::Info => FI_LOG_INFO,
     };
-    let Some(log) = libfabric().log else { return };
-    let provider = provider::pointer();
+    let (Some(log), Some(provider)) = (libfabric().log, provider()) else { return };
     if let Some(enabled) = libfabric().log_enabled {
         // SAFETY: the provider is a static that the core has seen.
         if unsafe { enabled(provider, level, subsystem) } == 0 {

@@ -10,9 +10,8 @@ use std::time::Duration;
 use percale::{DomainBuilder, TransportKind, Trust, TypeTwo};
 
 use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
-use crate::libfabric::libfabric;
+use crate::libfabric::{libfabric, provider};
 use crate::log;
-use crate::provider;
 use crate::region::mode;
 
 /// One parameter: its name after `FI_PERCALE_`, its type, and its purpose.
@@ -140,10 +139,10 @@ pub(crate) struct Params {
 
 /// Defines the parameters in libfabric (`fi_info -e`).
 pub(crate) fn define() {
-    let Some(define) = libfabric().param_define else { return };
+    let (Some(define), Some(provider)) = (libfabric().param_define, provider()) else { return };
     for one in ALL {
         // SAFETY: the provider is a static; the texts end with a zero byte and the help is a format without conversions.
-        let code = unsafe { define(provider::pointer(), one.name.as_ptr(), one.kind, one.help.as_ptr()) };
+        let code = unsafe { define(provider, one.name.as_ptr(), one.kind, one.help.as_ptr()) };
         if code != 0 {
             log::warning!(FI_LOG_CORE, "parameter {:?} cannot be defined: {code}", one.name);
         }
@@ -229,8 +228,8 @@ impl Params {
 
 /// The value of a parameter as text, so that one rule holds whether libfabric reads it or we do.
 fn text(parameter: &Parameter) -> Option<String> {
-    if let Some(get) = libfabric().param_get {
-        return from_libfabric(get, provider::pointer(), parameter.name, parameter.kind);
+    if let (Some(get), Some(provider)) = (libfabric().param_get, provider()) {
+        return from_libfabric(get, provider, parameter.name, parameter.kind);
     }
     let name = parameter.name.to_string_lossy().to_uppercase();
     std::env::var(format!("FI_PERCALE_{name}")).ok()

@@ -42,7 +42,7 @@ impl Native {
         info.ep_attr = keep(attributes.ep)?;
         info.domain_attr = keep(attributes.domain)?;
         let fabric =
-            fi_fabric_attr { prov_version: crate::provider::version(), api_version: api, ..fi_fabric_attr::ZERO };
+            fi_fabric_attr { prov_version: crate::version::crate_version(), api_version: api, ..fi_fabric_attr::ZERO };
         info.fabric_attr = keep(fabric)?;
         let fabric = info.fabric_attr;
         let (domain, endpoint) = (info.domain_attr, info.ep_attr);

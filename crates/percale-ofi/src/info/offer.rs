@@ -15,7 +15,7 @@ use super::caps::{self, Side};
 use super::hints::{Hints, Why};
 use super::modes;
 use crate::abi::*;
-use crate::provider;
+use crate::version::crate_version;
 
 /// percale's protocol: FI_PROTO_ values with the upper bit are providers' own.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
@@ -89,8 +89,8 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
         let lacking = caps::names(hints.caps & !offered);
         return Err(format!("hints ask for caps {lacking}, which {} does not have", kind_name(kind)));
     }
-    if hints.provider_version > provider::version() {
-        return Err(version("fabric_attr->prov_version", hints.provider_version, provider::version()));
+    if hints.provider_version > crate_version() {
+        return Err(version("fabric_attr->prov_version", hints.provider_version, crate_version()));
     }
     if hints.caps & FI_XPU != 0 && hints.caps & FI_TRIGGER == 0 {
         return Err("hints ask for caps FI_XPU_TRIGGER without FI_TRIGGER, which it needs".into());

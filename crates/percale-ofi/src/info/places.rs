@@ -260,7 +260,7 @@ mod tests {
     const ANYWHERE: Asked<'_> = Asked { node: None, service: None, flags: 0, interface: None };
 
     fn hints(change: impl FnOnce(&mut Hints)) -> Hints {
-        let mut hints = Hints::none(super::super::super::provider::API);
+        let mut hints = Hints::none(crate::version::API);
         change(&mut hints);
         hints
     }
