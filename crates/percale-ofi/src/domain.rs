@@ -16,9 +16,9 @@ use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
-use crate::region::descriptions::Descriptions;
-use crate::region::mode::RegionMode;
 use crate::region::raw_key;
+use crate::registration::descriptions::Descriptions;
+use crate::registration::mode::RegionMode;
 use crate::{authorization, cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
 
 /// The part of a domain that its objects share.

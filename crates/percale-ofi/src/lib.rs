@@ -45,6 +45,7 @@ mod poll_set;
 pub mod provider;
 mod queue;
 mod region;
+mod registration;
 mod requests;
 mod serial;
 mod vector;

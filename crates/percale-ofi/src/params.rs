@@ -12,7 +12,7 @@ use percale::{DomainBuilder, TransportKind, Trust, TypeTwo};
 use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
 use crate::libfabric::{libfabric, provider};
 use crate::log;
-use crate::region::mode;
+use crate::registration::mode;
 
 /// One parameter: its name after `FI_PERCALE_`, its type, and its purpose.
 struct Parameter {

@@ -13,7 +13,7 @@ use crate::abi::{
 use crate::address::{self, Native};
 use crate::log;
 use crate::object::{Object, code};
-use crate::region::devices;
+use crate::registration::devices;
 
 pub(super) static OPS: fi_ops_ep = fi_ops_ep {
     cancel: Some(cancel),

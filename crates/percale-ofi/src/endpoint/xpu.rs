@@ -17,7 +17,7 @@ use crate::abi::{
     fi_trigger_xpu, fi_triggered_context,
 };
 use crate::log;
-use crate::region::devices;
+use crate::registration::devices;
 
 /// The number of variables that an operation needs.
 const NEEDED: i32 = 1;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use super::hints::{Hints, Why};
 use crate::abi::*;
-use crate::region::mode;
+use crate::registration::mode;
 
 /// Chooses the registration mode of an answer, and the `mode` that goes with it. We require nothing of an application, so all bits that it offers are
 /// cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`), which it must offer. A region then has the meaning of mode 0: offsets, the

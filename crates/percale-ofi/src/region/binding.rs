@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 
 use percale::memory::region::CloseError;
 
-use super::pieces::Pieces;
 use super::{Part, Region};
 use crate::abi::{FI_EBADFLAGS, FI_EOPBADSTATE, FI_LOG_MR, FI_REMOTE_WRITE, FI_WRITE, fi_mr_modify, fi_version, fid};
 use crate::counter::{self, Count};
@@ -14,6 +13,7 @@ use crate::domain;
 use crate::endpoint::{Endpoint, Setup};
 use crate::log;
 use crate::object::{Object, code};
+use crate::registration::pieces::Pieces;
 
 /// The API version from which on regions are closed before the objects that they are bound to: 1.17's page of fi_mr(3) is the last that is known to
 /// require the opposite order.

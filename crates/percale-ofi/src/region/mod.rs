@@ -1,19 +1,13 @@
 //! `fid_mr`: memory that peers may access (fi_mr(3)).
 //!
-//! * [`request`]: the arguments of a registration; [`pieces`]: the memory that it names; [`mode`]: the meaning of a domain's `mr_mode`
-//!   for it
-//! * [`devices`]: the device that the memory belongs to
+//! * [`request`]: reads the arguments of a registration ([`Wanted`])
 //! * [`binding`]: counters and endpoints, enabling, refreshing
-//! * [`raw_key`]: long keys; [`descriptions`]: the descriptions that operations pass for their local memory
+//! * [`raw_key`]: long keys
 //!
 //! A region is in percale's domain from its registration on, or, where registration ends with an event, from when the event is made for its reader.
 //! Before it is enabled it is there in disabled state: its key is taken, and no peer can access it.
 
 mod binding;
-pub(crate) mod descriptions;
-pub(crate) mod devices;
-pub(crate) mod mode;
-mod pieces;
 pub(crate) mod raw_key;
 mod request;
 
@@ -24,8 +18,6 @@ use percale::memory::region::RegisterError;
 use percale::{Event, RawRegion};
 
 use self::binding::Bound;
-use self::pieces::Pieces;
-use self::request::Wanted;
 use crate::abi::{
     FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_GET_RAW_MR, FI_KEY_NOTAVAIL, FI_LOG_MR, FI_REFRESH,
     fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,
@@ -33,6 +25,8 @@ use crate::abi::{
 use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::{self, Object, code};
+use crate::registration::Wanted;
+use crate::registration::pieces::Pieces;
 
 #[repr(C)]
 pub(crate) struct Region {

@@ -1,13 +1,8 @@
 //! The arguments of a registration, read from C once (fi_mr(3), `fi_mr_attr`).
 
-use std::ffi::c_void;
-
-use percale::device::Device;
 use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Segment};
 
-use super::devices;
-use super::pieces::Pieces;
 use crate::abi::{
     FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_READ, FI_RECV, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE, fi_mr_attr, fi_version,
@@ -15,6 +10,8 @@ use crate::abi::{
 use crate::authorization;
 use crate::domain;
 use crate::log;
+use crate::registration::pieces::Pieces;
+use crate::registration::{Wanted, devices};
 
 /// The flags that a registration may have. FI_RMA_PMEM is none of them: nothing here is persistent (MR-076).
 const KNOWN: u64 = FI_RMA_EVENT;
@@ -23,30 +20,6 @@ const KNOWN_OF_DEVICES: u64 = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 
 /// The rights that a registration may have (fi_mr(3), `access`).
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
-
-/// A registration, adapted to the domain's mode.
-pub(super) struct Wanted {
-    pub(super) pieces: Pieces,
-    pub(super) access: Access,
-    /// The address of the first byte for peers.
-    pub(super) base: u64,
-    /// The application's key, if the application chooses keys.
-    pub(super) key: Option<u64>,
-    pub(super) context: *mut c_void,
-    /// The authorization key that the endpoints of users must have; `None`: the domain's.
-    pub(super) authorization: Option<Vec<u8>>,
-    /// It is for collectives (FI_COLLECTIVE).
-    pub(super) collective: bool,
-    /// It will count what peers write (FI_RMA_EVENT).
-    pub(super) events: bool,
-    /// The device that the memory belongs to, if not the host.
-    pub(super) device: Option<Device>,
-}
-
-// SAFETY: the context is the client's, and never followed; pieces are places that only percale touches.
-unsafe impl Send for Wanted {}
-// SAFETY: as above.
-unsafe impl Sync for Wanted {}
 
 /// Reads a registration's arguments. Returns the positive error code if they are invalid.
 ///

@@ -30,7 +30,7 @@ pub(crate) fn device(iface: u32, device: u64) -> Result<Device, DeviceError> {
 
 /// Returns the device that a registration's memory belongs to; `None`: the host. Fails if the memory is not of the
 /// named kind.
-pub(super) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result<Option<Device>, i32> {
+pub(crate) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result<Option<Device>, i32> {
     if iface == FI_HMEM_SYSTEM {
         return Ok(None); // Then the device means nothing (HMEM-008), and the flags neither.
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use percale::Access;
 
-use super::request::Wanted;
+use super::Wanted;
 
 /// The descriptions of a domain's regions.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Descriptions {
 
 impl Descriptions {
     /// Returns a new description. It is entered for a region only if the domain looks descriptions up.
-    pub(super) fn give(&self, of: Option<&Arc<Wanted>>) -> *mut c_void {
+    pub(crate) fn give(&self, of: Option<&Arc<Wanted>>) -> *mut c_void {
         let number = self.given.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(wanted) = of {
             self.table.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(wanted));
@@ -36,7 +36,7 @@ impl Descriptions {
     }
 
     /// Removes the description of a region that is closed.
-    pub(super) fn take_back(&self, description: *mut c_void) {
+    pub(crate) fn take_back(&self, description: *mut c_void) {
         self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&description.addr());
     }
 

@@ -3,7 +3,7 @@
 use percale::Segment;
 
 /// The memory of a registration.
-pub(super) enum Pieces {
+pub(crate) enum Pieces {
     Some(Vec<Segment>),
     /// The whole address space.
     Everything,
@@ -11,7 +11,7 @@ pub(super) enum Pieces {
 
 impl Pieces {
     /// Whether bytes are all in one of the pieces.
-    pub(super) fn hold(&self, address: usize, len: usize) -> bool {
+    pub(crate) fn hold(&self, address: usize, len: usize) -> bool {
         let Self::Some(pieces) = self else { return true };
         let within = |piece: &Segment| {
             let offset = address.checked_sub(piece.as_ptr().addr());
