@@ -1,9 +1,12 @@
-//! Network addresses between C and Rust.
+//! Addresses between C and Rust: network addresses, and the sources of messages.
 
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{AF_INET, AF_INET6, sa_family_t, sockaddr_in, sockaddr_in6};
+use percale::Entry;
+
+use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 
 /// An address in C's form.
 pub(crate) struct Native {
@@ -93,6 +96,12 @@ pub(crate) unsafe fn read_sized(from: *const c_void) -> Option<SocketAddr> {
     let len = if family == AF_INET6 { size_of::<sockaddr_in6>() } else { size_of::<sockaddr_in>() };
     // SAFETY: promised by the caller.
     unsafe { read(from, len) }
+}
+
+/// The sender of a message, in libfabric's form.
+#[inline]
+pub(crate) const fn source(entry: &Entry) -> fi_addr_t {
+    if entry.source.is_specified() { entry.source.0 } else { FI_ADDR_NOTAVAIL }
 }
 
 #[cfg(test)]

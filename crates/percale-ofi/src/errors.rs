@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use percale::{ErrorCode, ErrorEntry};
 
 use crate::abi::{FI_LOG_CQ, fi_cq_err_entry};
+use crate::address::source;
 use crate::log;
-use crate::queue::source;
 
 /// From this version of the interface on, an error entry has room for the source's address.
 const WITH_SOURCE: u32 = (1 << 16) | 20;

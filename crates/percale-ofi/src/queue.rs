@@ -17,8 +17,8 @@ use percale::{CompletionQueue, Entry, ErrorEntry};
 use self::direct::{BATCH, Direct};
 pub(crate) use self::format::Format;
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET,
-    FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
+    FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC,
+    FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
@@ -368,9 +368,4 @@ unsafe extern "C" fn error_text(
     // SAFETY: the client's buffer, as long as it says.
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
-}
-
-/// The sender of a message, in libfabric's form.
-pub(crate) const fn source(entry: &Entry) -> fi_addr_t {
-    if entry.source.is_specified() { entry.source.0 } else { FI_ADDR_NOTAVAIL }
 }

@@ -4,11 +4,11 @@ use std::ffi::c_void;
 
 use percale::Entry;
 
-use super::source;
 use crate::abi::{
     FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t,
     fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry,
 };
+use crate::address::source;
 
 /// The formats, in increasing order of content: each has all that the one before has, and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
