@@ -12,8 +12,8 @@ use crate::abi::{
     fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
 };
 use crate::domain::{self, Domain};
-use crate::endpoint::port::Port;
 use crate::object::{self, Object};
+use crate::port::Port;
 use crate::wait_set::Membership;
 use crate::{log, waiting};
 

@@ -12,10 +12,10 @@ use crate::abi::{
     FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_HMEM, FI_LOG_DOMAIN, FI_PROGRESS_AUTO, FI_REG_MR, FI_RMA_EVENT,
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
 };
-use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
+use crate::port::Port;
 use crate::region::raw_key;
 use crate::registration::descriptions::Descriptions;
 use crate::registration::mode::RegionMode;

@@ -12,10 +12,10 @@ use crate::abi::{
 };
 use crate::domain;
 use crate::endpoint::Endpoint;
-use crate::endpoint::port::Port;
 use crate::events;
 use crate::log;
 use crate::object::{self, Object, code};
+use crate::port::Port;
 use crate::vector::Set;
 
 /// The number that stands for no group.

@@ -42,6 +42,7 @@ mod object;
 mod params;
 mod passive;
 mod poll_set;
+mod port;
 pub mod provider;
 mod queue;
 mod region;

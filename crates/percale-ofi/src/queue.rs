@@ -21,8 +21,8 @@ use crate::abi::{
     FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
 };
 use crate::domain::{self, Domain};
-use crate::endpoint::port::Port;
 use crate::object::{self, Object};
+use crate::port::Port;
 use crate::serial::Serial;
 use crate::wait_set::Membership;
 use crate::{errors, log, waiting};

@@ -93,7 +93,7 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
 
 pub(super) unsafe extern "C" fn getpeer(ep: *mut fid_ep, to: *mut c_void, len: *mut usize) -> c_int {
     // SAFETY: an endpoint of ours.
-    let peer = unsafe { Endpoint::of(ep) }.port().ok().and_then(super::port::Port::peer_address);
+    let peer = unsafe { Endpoint::of(ep) }.port().ok().and_then(crate::port::Port::peer_address);
     let Some(peer) = peer else { return -libc::ENOTCONN };
     // SAFETY: the client's buffer, as long as it says.
     if unsafe { Native::from(peer).copy(to, len) } { 0 } else { -FI_ETOOSMALL }

@@ -6,11 +6,11 @@ use percale::trigger::Operation;
 use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
 use super::flags::TRIGGERED;
-use super::port::Port;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::object::Object;
+use crate::port::Port;
 
 pub(super) const TABLE: fi_ops_msg = fi_ops_msg {
     size: size_of::<fi_ops_msg>(),

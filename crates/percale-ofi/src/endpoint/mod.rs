@@ -27,7 +27,6 @@ mod local;
 mod message;
 mod objects;
 mod origin;
-pub(crate) mod port;
 mod rma;
 pub(crate) mod scalable;
 mod seat;
@@ -47,7 +46,6 @@ use percale::{OpFlags, PeerAddress, PostError};
 pub(crate) use self::atomic_valid::query;
 pub(crate) use self::collective::query as query_collective;
 use self::flags::Direction;
-use self::port::Port;
 pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
@@ -58,6 +56,7 @@ use crate::abi::{
 use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::{self, Object};
+use crate::port::Port;
 
 #[repr(C)]
 pub(crate) struct Endpoint {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use percale::endpoint::BindError;
 use percale::{EndpointBuilder, ScalableEndpoint};
 
-use super::port::Port;
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOAV, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
 };
 use crate::domain;
 use crate::log;
+use crate::port::Port;
 use crate::vector;
 
 /// The kind of an endpoint: a whole one, or one of the contexts of a scalable endpoint.

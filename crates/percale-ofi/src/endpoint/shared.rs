@@ -12,7 +12,6 @@ use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
 use super::bare::bare;
 use super::described::nth;
 use super::flags::Direction;
-use super::port::MULTI_MINIMUM;
 use super::{answer, flags, local, unsupported};
 use crate::abi::{
     FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_DIRECTED_RECV, FI_ENABLE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_LOG_EP_DATA,
@@ -22,6 +21,7 @@ use crate::abi::{
 use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::{self, Object};
+use crate::port::MULTI_MINIMUM;
 
 impl Receives {
     pub(super) const fn domain(&self) -> &Arc<domain::Shared> {

@@ -10,13 +10,13 @@ use std::ptr;
 use percale::device::Device;
 use percale::trigger::Operation;
 
-use super::port::Port;
 use super::{Endpoint, answer};
 use crate::abi::{
     FI_EOPNOTSUPP, FI_ETOOSMALL, FI_HMEM_SYSTEM, FI_LOG_EP_CTRL, FI_LOG_EP_DATA, FI_UINT64, fi_trigger_var,
     fi_trigger_xpu, fi_triggered_context,
 };
 use crate::log;
+use crate::port::Port;
 use crate::registration::devices;
 
 /// The number of variables that an operation needs.

@@ -8,7 +8,7 @@ use percale::Entry;
 use super::Format;
 use super::linger::{AT_MOST, Linger};
 use crate::abi::{FI_EAVAIL, fi_addr_t};
-use crate::endpoint::port::Port;
+use crate::port::Port;
 
 /// Results read at a time.
 pub(super) const BATCH: usize = 32;

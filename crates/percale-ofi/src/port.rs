@@ -16,7 +16,7 @@ use crate::abi::FI_LOG_EP_CTRL;
 use crate::log;
 
 /// A multi-receive buffer with less room than this is released, unless the client sets another limit.
-pub(super) const MULTI_MINIMUM: usize = 64;
+pub(crate) const MULTI_MINIMUM: usize = 64;
 
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
