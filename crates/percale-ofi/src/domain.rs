@@ -12,7 +12,7 @@ use crate::abi::{
     FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_HMEM, FI_LOG_DOMAIN, FI_PROGRESS_AUTO, FI_REG_MR, FI_RMA_EVENT,
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
 };
-use crate::fabric::{self, Fabric};
+use crate::fabric;
 use crate::object::{self, Object};
 use crate::params::Params;
 use crate::port::Port;
@@ -237,7 +237,7 @@ pub(crate) unsafe fn configure(attr: &fi_domain_attr) -> Result<percale::DomainB
 /// # Safety
 /// `info` is readable with all it points to, `domain` writable.
 pub(crate) unsafe fn open(
-    fabric: &Fabric,
+    fabric: &Arc<fabric::Shared>,
     info: *const fi_info,
     domain: *mut *mut fid_domain,
     context: *mut c_void,
@@ -267,7 +267,7 @@ pub(crate) unsafe fn open(
     // SAFETY: null, or the client's string.
     let name = (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_string_lossy().into_owned());
     let shared = Arc::new(Shared {
-        fabric: Arc::clone(fabric.shared()),
+        fabric: Arc::clone(fabric),
         percale,
         name: name.unwrap_or_default(),
         serialized: Serialized::of(attr.threading, automatic),

@@ -13,7 +13,7 @@ use crate::abi::{
     FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry,
     fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
-use crate::fabric::{self, Fabric};
+use crate::fabric;
 use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
@@ -77,7 +77,7 @@ static OPS: fi_ops_eq = fi_ops_eq {
 /// # Safety
 /// `attr` is null or readable, `eq` writable.
 pub(crate) unsafe fn open(
-    fabric: &Fabric,
+    fabric: &Arc<fabric::Shared>,
     attr: *const fi_eq_attr,
     eq: *mut *mut fid_eq,
     context: *mut c_void,
@@ -105,7 +105,7 @@ pub(crate) unsafe fn open(
         _ => None,
     };
     let shared = Arc::new(Shared {
-        fabric: Arc::clone(fabric.shared()),
+        fabric: Arc::clone(fabric),
         percale,
         _membership: membership,
         wait,

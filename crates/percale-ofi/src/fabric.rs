@@ -1,14 +1,9 @@
-//! `fid_fabric`: the object by which domains, passive endpoints, event queues and wait sets are opened (fi_fabric(3)).
+//! `fid_fabric`, and what its objects know of it. Its calls are in `fabric_ops`.
 
-use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use crate::abi::{
-    FI_CLASS_FABRIC, FI_LOG_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid,
-    fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
-};
-use crate::object::{self, Object};
-use crate::{domain, events, log, passive, wait_set};
+use crate::abi::{FI_CLASS_FABRIC, fid_fabric};
+use crate::object::Object;
 
 /// The part of a fabric that its objects share.
 #[derive(Debug)]
@@ -29,99 +24,11 @@ unsafe impl Object for Fabric {
 }
 
 impl Fabric {
+    pub(crate) const fn new(fid: fid_fabric, shared: Arc<Shared>) -> Self {
+        Self { fid, shared }
+    }
+
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-}
-
-static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
-static OPS: fi_ops_fabric = fi_ops_fabric {
-    size: size_of::<fi_ops_fabric>(),
-    domain: Some(open_domain),
-    passive_ep: Some(open_passive),
-    eq_open: Some(open_events),
-    wait_open: Some(open_wait_set),
-    trywait: Some(wait_set::try_wait),
-    domain2: Some(open_domain_flagged),
-};
-
-/// Opens the fabric (`fi_provider::fabric`).
-///
-/// # Safety
-/// As fi_fabric(3) has it: `attr` is readable, `fabric` writable.
-pub(crate) unsafe extern "C" fn open(
-    attr: *mut fi_fabric_attr,
-    fabric: *mut *mut fid_fabric,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: libfabric gives the attributes of an answer of ours.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
-    let fid = fid_fabric {
-        fid: object::head(FI_CLASS_FABRIC, context, &FI),
-        ops: std::ptr::from_ref(&OPS).cast_mut(),
-        api_version: attr.api_version,
-    };
-    let shared = Arc::new(Shared { api_version: attr.api_version });
-    // SAFETY: the caller wants the fabric there.
-    unsafe { Fabric { fid, shared }.give(fabric) };
-    0
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a fabric of ours that the client gives up.
-    unsafe { Fabric::close(fid, Fabric::shared) }
-}
-
-unsafe extern "C" fn open_domain(
-    fabric: *mut fid_fabric,
-    info: *mut fi_info,
-    domain: *mut *mut fid_domain,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: the client's arguments, as fi_domain(3) has them.
-    unsafe { domain::open(Fabric::of(fabric), info, domain, context) }
-}
-
-unsafe extern "C" fn open_domain_flagged(
-    fabric: *mut fid_fabric,
-    info: *mut fi_info,
-    domain: *mut *mut fid_domain,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    if flags != 0 {
-        log::warning!(FI_LOG_FABRIC, "fi_domain2: flags {flags:#x} are not supported");
-        return -libc::EOPNOTSUPP;
-    }
-    // SAFETY: as above.
-    unsafe { domain::open(Fabric::of(fabric), info, domain, context) }
-}
-
-unsafe extern "C" fn open_passive(
-    fabric: *mut fid_fabric,
-    info: *mut fi_info,
-    pep: *mut *mut fid_pep,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: the client's arguments, as fi_passive_ep(3) has them.
-    unsafe { passive::open(Fabric::of(fabric), info, pep, context) }
-}
-
-unsafe extern "C" fn open_events(
-    fabric: *mut fid_fabric,
-    attr: *mut fi_eq_attr,
-    eq: *mut *mut fid_eq,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: the client's arguments, as fi_eq(3) has them.
-    unsafe { events::open(Fabric::of(fabric), attr, eq, context) }
-}
-
-unsafe extern "C" fn open_wait_set(
-    fabric: *mut fid_fabric,
-    attr: *mut fi_wait_attr,
-    waitset: *mut *mut fid_wait,
-) -> c_int {
-    // SAFETY: the client's arguments, as fi_poll(3) has them.
-    unsafe { wait_set::open(Fabric::of(fabric), attr, waitset) }
 }

@@ -13,7 +13,7 @@
 //! * `version`: the versions that the provider reports
 //! * [`provider`]: the entry point that libfabric calls
 //! * `info`: the available endpoints that fit an application's hints
-//! * `fabric`: the fabric object
+//! * `fabric`, `fabric_ops`: the fabric object, and its calls
 
 #![allow(
     unsafe_code,
@@ -34,6 +34,7 @@ mod endpoint;
 mod errors;
 mod events;
 mod fabric;
+mod fabric_ops;
 mod group;
 mod info;
 mod libfabric;
@@ -49,6 +50,7 @@ mod region;
 mod registration;
 mod requests;
 mod serial;
+mod try_wait;
 mod vector;
 mod version;
 mod wait_set;

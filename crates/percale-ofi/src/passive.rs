@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::address::{self, Native};
 use crate::events::{self, Events};
-use crate::fabric::{self, Fabric};
+use crate::fabric;
 use crate::info::Copied;
 use crate::log;
 use crate::object::{self, Object};
@@ -57,7 +57,7 @@ static CM: fi_ops_cm = fi_ops_cm {
 /// # Safety
 /// `info` is an answer of libfabric's, `pep` writable.
 pub(crate) unsafe fn open(
-    fabric: &Fabric,
+    fabric: &Arc<fabric::Shared>,
     info: *const fi_info,
     pep: *mut *mut fid_pep,
     context: *mut c_void,
@@ -74,7 +74,7 @@ pub(crate) unsafe fn open(
             ops: std::ptr::from_ref(&OPS).cast_mut(),
             cm: std::ptr::from_ref(&CM).cast_mut(),
         },
-        fabric: Arc::clone(fabric.shared()),
+        fabric: Arc::clone(fabric),
         info: Arc::new(copy),
         state: Mutex::new(State { source, ..State::default() }),
     };

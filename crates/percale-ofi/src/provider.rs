@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use crate::abi::{FI_LOG_CORE, fi_context, fi_provider};
 pub use crate::version::API;
 use crate::version::crate_version;
-use crate::{fabric, info, libfabric, log, params};
+use crate::{fabric_ops, info, libfabric, log, params};
 
 /// A static that the core writes into.
 #[repr(transparent)]
@@ -20,7 +20,7 @@ static PROVIDER: Written = Written(UnsafeCell::new(fi_provider {
     context: fi_context::ZERO,
     name: c"percale".as_ptr(),
     getinfo: Some(info::getinfo),
-    fabric: Some(fabric::open),
+    fabric: Some(fabric_ops::open),
     cleanup: Some(cleanup),
 }));
 

@@ -9,13 +9,10 @@ use percale::completion::wait_set::WaitSet;
 
 use crate::abi::{
     FI_CLASS_WAIT, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops, fi_ops_wait, fi_wait_attr, fid,
-    fid_fabric, fid_wait,
+    fid_wait,
 };
-use crate::counter::{self, Count};
-use crate::events::{self, Events};
-use crate::fabric::{self, Fabric};
+use crate::fabric;
 use crate::object::{self, Object};
-use crate::queue::{self, Queue};
 use crate::{log, waiting};
 
 /// The part of a wait set that its members share.
@@ -49,6 +46,12 @@ unsafe impl Object for Set {
     const CLASS: usize = FI_CLASS_WAIT;
 }
 
+impl Set {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait) };
 
@@ -56,7 +59,11 @@ static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: So
 ///
 /// # Safety
 /// `attr` is null or readable, `waitset` writable.
-pub(crate) unsafe fn open(fabric: &Fabric, attr: *const fi_wait_attr, waitset: *mut *mut fid_wait) -> c_int {
+pub(crate) unsafe fn open(
+    fabric: &Arc<fabric::Shared>,
+    attr: *const fi_wait_attr,
+    waitset: *mut *mut fid_wait,
+) -> c_int {
     // SAFETY: promised by the caller.
     let attr = unsafe { attr.as_ref() };
     let object = attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj);
@@ -71,7 +78,7 @@ pub(crate) unsafe fn open(fabric: &Fabric, attr: *const fi_wait_attr, waitset: *
         fid: object::head(FI_CLASS_WAIT, std::ptr::null_mut(), &FI),
         ops: std::ptr::from_ref(&OPS).cast_mut(),
     };
-    let shared = Arc::new(Shared { _fabric: Arc::clone(fabric.shared()), percale: WaitSet::new() });
+    let shared = Arc::new(Shared { _fabric: Arc::clone(fabric), percale: WaitSet::new() });
     // SAFETY: the client wants the set there.
     unsafe { Set { fid, shared }.give(waitset) };
     0
@@ -79,7 +86,7 @@ pub(crate) unsafe fn open(fabric: &Fabric, attr: *const fi_wait_attr, waitset: *
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     // SAFETY: a set of ours that the client gives up.
-    unsafe { Set::close(fid, |set: &Set| &set.shared) }
+    unsafe { Set::close(fid, Set::shared) }
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
@@ -97,6 +104,15 @@ unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
         Err(WaitError::TimedOut) => -libc::ETIMEDOUT,
         Err(WaitError::System(error)) => -percale::error_number(&error),
         Err(_) => -libc::EIO,
+    }
+}
+
+/// Whether the client may sleep on the set's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) fn try_wait(set: &Shared) -> c_int {
+    match set.percale.try_wait() {
+        Ok(true) => 0,
+        Ok(false) => -libc::EAGAIN,
+        Err(error) => -percale::error_number(&error),
     }
 }
 
@@ -118,34 +134,4 @@ pub(crate) unsafe fn join(
         Ok(_) => Ok(membership),
         Err(error) => Err(-percale::error_number(&error)),
     }
-}
-
-/// Whether the client may sleep on the descriptors of all of these (fi_trywait(3)): 0, or -FI_EAGAIN.
-pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
-    for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the client gives `count` objects.
-        let one = unsafe { fids.add(at).read() };
-        // SAFETY: open objects of the client's.
-        let answer = unsafe {
-            if let Some(queue) = Queue::of_class(one) {
-                queue::try_wait(queue.shared())
-            } else if let Some(counter) = Count::of_class(one) {
-                counter::try_wait(counter.shared())
-            } else if let Some(events) = Events::of_class(one) {
-                events::try_wait(events.shared())
-            } else if let Some(set) = Set::of_class(one) {
-                match set.shared.percale.try_wait() {
-                    Ok(true) => 0,
-                    Ok(false) => -libc::EAGAIN,
-                    Err(error) => -percale::error_number(&error),
-                }
-            } else {
-                -libc::EINVAL
-            }
-        };
-        if answer != 0 {
-            return answer;
-        }
-    }
-    0
 }

@@ -1,0 +1,36 @@
+//! Whether the client may sleep on descriptors (fi_trywait(3)).
+
+use std::ffi::c_int;
+
+use crate::abi::{fid, fid_fabric};
+use crate::counter::{self, Count};
+use crate::events::{self, Events};
+use crate::object::Object;
+use crate::queue::{self, Queue};
+use crate::wait_set::{self, Set};
+
+/// Whether the client may sleep on the descriptors of all of these (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the client gives `count` objects.
+        let one = unsafe { fids.add(at).read() };
+        // SAFETY: open objects of the client's.
+        let answer = unsafe {
+            if let Some(queue) = Queue::of_class(one) {
+                queue::try_wait(queue.shared())
+            } else if let Some(counter) = Count::of_class(one) {
+                counter::try_wait(counter.shared())
+            } else if let Some(events) = Events::of_class(one) {
+                events::try_wait(events.shared())
+            } else if let Some(set) = Set::of_class(one) {
+                wait_set::try_wait(set.shared())
+            } else {
+                -libc::EINVAL
+            }
+        };
+        if answer != 0 {
+            return answer;
+        }
+    }
+    0
+}
