@@ -1,5 +1,4 @@
-//! The registration cache: libfabric's parameters for it, and the table that C programs get by fi_open_ops(3) on a
-//! domain (`include/percale_fi_ext.h`).
+//! The registration cache: the table that C programs get by fi_open_ops(3) on a domain (`include/percale_fi_ext.h`).
 //!
 //! A stock `fi_open("mr_cache")` gives libfabric's own cache, which does not reach providers; so programs import their monitor
 //! and open caches here.
@@ -7,7 +6,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
-use percale::domain::{CacheNote, OpenedCache};
+use percale::Domain as PercaleDomain;
+use percale::domain::OpenedCache;
 use percale::pindown::LookupError;
 use percale::pindown::capi::{
     Answering, Answers, Attr, Callbacks, FUNCTIONS, Failure, Functions, Opaque, OpenCache, Opened, Wishes, answer,
@@ -15,38 +15,15 @@ use percale::pindown::capi::{
 };
 use percale::pindown::monitor::imported::Notifier;
 use percale::pindown::monitor::userfaultfd::Unseen;
-use percale::{CacheSettings, Domain as PercaleDomain};
 
-use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, FI_PARAM_SIZE_T, FI_PARAM_STRING, fid, fid_domain};
+use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, fid, fid_domain};
 use crate::domain::{Domain, Shared};
 use crate::log;
 use crate::object::Object;
-use crate::{params, windows};
+use crate::{settings, windows};
 
 /// The name for fi_open_ops.
 const NAME: &CStr = c"percale_registration_cache";
-
-/// Returns the settings from the environment, or from the other sources that libfabric reads. The parameters are
-/// libfabric's own.
-pub(crate) fn settings() -> CacheSettings {
-    let (settings, notes) = CacheSettings::read(|name| {
-        let kind = if name == "FI_MR_CACHE_MONITOR" { FI_PARAM_STRING } else { FI_PARAM_SIZE_T };
-        params::core(name.strip_prefix("FI_").unwrap_or(name), kind)
-    });
-    tell(&notes);
-    settings
-}
-
-/// Writes the notes to libfabric's log.
-fn tell(notes: &[CacheNote]) {
-    for note in notes {
-        if note.warning {
-            log::warning!(FI_LOG_MR, "{note}");
-        } else {
-            log::note!(FI_LOG_MR, "{note}");
-        }
-    }
-}
 
 /// `struct percale_cache_ops`.
 #[repr(C)]
@@ -177,7 +154,7 @@ fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -
         settings = settings.check_rights();
     }
     let OpenedCache { cache, notes } = domain.open_cache(&settings, callbacks)?;
-    tell(&notes);
+    settings::tell(&notes);
     let kept: Arc<Shared> = Arc::clone(shared);
     Ok(Opened { cache, notifier: shared.notifier.get().cloned(), kept: Some(kept) })
 }

@@ -10,16 +10,15 @@ use percale::pindown::monitor::imported::Notifier;
 
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_HMEM, FI_LOG_DOMAIN, FI_PROGRESS_AUTO, FI_REG_MR, FI_RMA_EVENT,
-    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
+    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
 };
 use crate::fabric;
 use crate::object::{self, Object};
-use crate::params::Params;
 use crate::port::Port;
 use crate::region::raw_key;
 use crate::registration::descriptions::Descriptions;
 use crate::registration::mode::RegionMode;
-use crate::{authorization, cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
+use crate::{cache, counter, endpoint, events, log, poll_set, queue, region, settings, vector, work};
 
 /// The part of a domain that its objects share.
 #[derive(Debug)]
@@ -205,33 +204,6 @@ static OPS: fi_ops_domain = fi_ops_domain {
     ..fi_ops_domain::REFUSING
 };
 
-/// Configures a percale domain by parameters and attributes, without opening it.
-///
-/// # Safety
-/// The attributes' name and key are readable.
-pub(crate) unsafe fn configure(attr: &fi_domain_attr) -> Result<percale::DomainBuilder, i32> {
-    let params = Params::read().map_err(|error| {
-        log::warning!(FI_LOG_DOMAIN, "{error}");
-        libc::EINVAL
-    })?;
-    let here = percale::Info::discover().map_err(|error| {
-        log::warning!(FI_LOG_DOMAIN, "{error}");
-        libc::EIO
-    })?;
-    let mut builder = params.apply(here.domain()).registration_cache(cache::settings());
-    if params.interface.is_none() && !attr.name.is_null() {
-        // Endpoints bound to any address advertise that of the interface that the domain is named after.
-        // SAFETY: a domain's name ends with a zero byte.
-        let name = unsafe { CStr::from_ptr(attr.name) };
-        builder = builder.interface(name.to_string_lossy());
-    }
-    // SAFETY: the client gives so many bytes.
-    if let Some(key) = unsafe { authorization::read("fi_domain", attr.auth_key, attr.auth_key_size) }? {
-        builder = builder.authorization_key(key);
-    }
-    Ok(builder)
-}
-
 /// Opens a domain (fi_domain(3)).
 ///
 /// # Safety
@@ -248,7 +220,7 @@ pub(crate) unsafe fn open(
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -libc::EINVAL };
     let automatic = attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO;
     // SAFETY: promised by the caller.
-    let mut builder = match unsafe { configure(attr) } {
+    let mut builder = match unsafe { settings::configure(attr) } {
         Ok(builder) => builder,
         Err(code) => return -code,
     };

@@ -50,6 +50,7 @@ mod region;
 mod registration;
 mod requests;
 mod serial;
+mod settings;
 mod try_wait;
 mod vector;
 mod version;

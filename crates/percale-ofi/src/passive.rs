@@ -14,9 +14,9 @@ use crate::address::{self, Native};
 use crate::events::{self, Events};
 use crate::fabric;
 use crate::info::Copied;
-use crate::log;
 use crate::object::{self, Object};
 use crate::requests::{self, Handle};
+use crate::{log, settings};
 
 #[repr(C)]
 pub(crate) struct Passive {
@@ -217,7 +217,7 @@ unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
     };
     let Some(attr) = passive.info.domain() else { return -libc::EINVAL };
     // SAFETY: libfabric copied the attributes with their name and key.
-    let builder = match unsafe { crate::domain::configure(attr) } {
+    let builder = match unsafe { settings::configure(attr) } {
         Ok(builder) => builder,
         Err(code) => return -code,
     };
