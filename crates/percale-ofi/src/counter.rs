@@ -11,7 +11,7 @@ use crate::abi::{
     FI_CLASS_CNTR, FI_EAVAIL, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD,
     fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
 };
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, Sleeper};
 use crate::object::{self, Object};
 use crate::port::Port;
 use crate::wait_set::Membership;
@@ -31,8 +31,8 @@ pub(crate) struct Shared {
     /// Deferred work counts its completion here: percale's counter drives the endpoints that do such work.
     working: AtomicBool,
     wait: u32,
-    /// Threads may sleep on its descriptor or its wait set: the client has asked for one by name.
-    slept_on: bool,
+    /// There if threads may sleep on its descriptor or its wait set: the client has asked for one by name.
+    sleeper: Option<Arc<Sleeper>>,
 }
 
 impl Shared {
@@ -42,7 +42,7 @@ impl Shared {
 
     /// Whether threads may sleep on its descriptor or its wait set.
     pub(crate) const fn is_slept_on(&self) -> bool {
-        self.slept_on
+        self.sleeper.is_some()
     }
 
     /// Prepares for a region that counts here: from now on, any endpoint of the domain wakes threads that sleep on this
@@ -50,8 +50,8 @@ impl Shared {
     ///
     /// # Errors
     /// The positive code, if the system has no descriptors for that.
-    pub(crate) fn await_regions(self: &Arc<Self>) -> Result<(), i32> {
-        if self.slept_on { self.domain.sleep_for_regions(self) } else { Ok(()) }
+    pub(crate) fn await_regions(&self) -> Result<(), i32> {
+        self.sleeper.as_ref().map_or(Ok(()), |sleeper| self.domain.sleep_for_regions(sleeper))
     }
 
     /// Registers that a region counts here.
@@ -199,11 +199,11 @@ pub(crate) unsafe extern "C" fn open(
         domain: Arc::clone(domain),
         regional: AtomicBool::new(false),
         working: AtomicBool::new(false),
+        sleeper: slept_on.then(|| Arc::new(Sleeper(Arc::clone(&percale)))),
         percale,
         _membership: membership,
         ports: RwLock::default(),
         wait,
-        slept_on,
     });
     let fid = fid_cntr { fid: object::head(FI_CLASS_CNTR, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     // SAFETY: the client wants the counter there.
@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C" fn open(
 /// Whether the client may sleep on the counter's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(counter: &Shared) -> c_int {
     // When regions count, endpoints wake only counters that were opened for sleeping (FI_WAIT_FD, FI_WAIT_SET).
-    if counter.regional.load(Ordering::Relaxed) && !counter.slept_on {
+    if counter.regional.load(Ordering::Relaxed) && !counter.is_slept_on() {
         return -libc::EAGAIN;
     }
     match counter.percale.try_wait() {

@@ -1,24 +1,25 @@
-//! `fid_domain`: a percale domain, opened with the client's attributes (fi_domain(3)).
+//! `fid_domain`, and the part of a domain that its objects share. Its calls are in `domain_ops`.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::collections::HashMap;
+use std::ffi::c_void;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use percale::device::Interface;
 use percale::pindown::monitor::imported::Notifier;
+use percale::{Counter, MappedKey};
 
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_HMEM, FI_LOG_DOMAIN, FI_PROGRESS_AUTO, FI_REG_MR, FI_RMA_EVENT,
-    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
+    FI_CLASS_DOMAIN, FI_HMEM, FI_PROGRESS_AUTO, FI_RMA_EVENT, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr,
+    fi_info, fid_domain,
 };
+use crate::events;
 use crate::fabric;
-use crate::object::{self, Object};
+use crate::object::Object;
 use crate::port::Port;
-use crate::region::raw_key;
 use crate::registration::descriptions::Descriptions;
 use crate::registration::mode::RegionMode;
-use crate::{cache, counter, endpoint, events, log, poll_set, queue, region, settings, vector, work};
 
 /// The part of a domain that its objects share.
 #[derive(Debug)]
@@ -37,8 +38,8 @@ pub(crate) struct Shared {
     /// Some endpoint may count what peers write: it was opened with FI_RMA_EVENT, or the domain was.
     pub(crate) rma_events: AtomicBool,
     pub(crate) descriptions: Descriptions,
-    /// Raw keys of peers.
-    pub(crate) mapped: raw_key::Mapped,
+    /// The raw keys of peers that the client mapped, and has not unmapped.
+    pub(crate) mapped: Mutex<HashMap<u64, MappedKey>>,
     /// The event queue that reports the ends of registrations, if one is bound for that (FI_REG_MR).
     pub(crate) registrations: OnceLock<Arc<events::Shared>>,
     /// Addresses are IPv6.
@@ -50,8 +51,12 @@ pub(crate) struct Shared {
     /// The endpoints that are enabled.
     ports: RwLock<Vec<Weak<Port>>>,
     /// Counters of regions that threads sleep on.
-    region_sleepers: RwLock<Vec<Weak<counter::Shared>>>,
+    region_sleepers: RwLock<Vec<Weak<Sleeper>>>,
 }
+
+/// A counter that was opened for threads to sleep on. Its object holds this until it is closed.
+#[derive(Debug)]
+pub(crate) struct Sleeper(pub(crate) Arc<Counter>);
 
 /// Which of its calls the client promises to make one at a time (`fi_domain_attr::threading`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +85,41 @@ impl Serialized {
     }
 }
 
+/// Whether threads of ours make progress.
+pub(crate) const fn is_automatic(attr: &fi_domain_attr) -> bool {
+    attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO
+}
+
 impl Shared {
+    /// The part of a domain that is opened with these attributes.
+    pub(crate) fn new(
+        fabric: Arc<fabric::Shared>,
+        percale: percale::Domain,
+        name: String,
+        source: Option<SocketAddr>,
+        info: &fi_info,
+        attr: &fi_domain_attr,
+    ) -> Self {
+        Self {
+            fabric,
+            percale,
+            name,
+            serialized: Serialized::of(attr.threading, is_automatic(attr)),
+            regions: RegionMode::of(attr.mr_mode, info.mode),
+            hmem: info.caps & FI_HMEM != 0,
+            devices: info.caps & FI_HMEM != 0 && Interface::Cuda.driver().is_ok(),
+            rma_events: AtomicBool::new(info.caps & FI_RMA_EVENT != 0),
+            descriptions: Descriptions::default(),
+            mapped: Mutex::default(),
+            registrations: OnceLock::new(),
+            ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
+            av_type: attr.av_type,
+            notifier: OnceLock::new(),
+            ports: RwLock::default(),
+            region_sleepers: RwLock::default(),
+        }
+    }
+
     /// Any address.
     pub(crate) fn wildcard(&self) -> SocketAddr {
         let ip: IpAddr = if self.ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -101,7 +140,7 @@ impl Shared {
         Ok(())
     }
 
-    fn region_sleepers(&self) -> std::sync::RwLockReadGuard<'_, Vec<Weak<counter::Shared>>> {
+    fn region_sleepers(&self) -> std::sync::RwLockReadGuard<'_, Vec<Weak<Sleeper>>> {
         self.region_sleepers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +153,7 @@ impl Shared {
     ///
     /// # Errors
     /// The positive code, if the system has no descriptors for that.
-    pub(crate) fn sleep_for_regions(&self, counter: &Arc<counter::Shared>) -> Result<(), i32> {
+    pub(crate) fn sleep_for_regions(&self, counter: &Arc<Sleeper>) -> Result<(), i32> {
         // Endpoints are opened under this lock.
         let ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         if self.region_sleepers().iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(counter))) {
@@ -130,11 +169,11 @@ impl Shared {
     }
 
     /// Makes reading and waiting for the counter drive the endpoint.
-    fn wakes(&self, port: &Port, counter: &counter::Shared) -> Result<(), i32> {
+    fn wakes(&self, port: &Port, counter: &Sleeper) -> Result<(), i32> {
         // Other threads may be in an endpoint without a lock, unless the client serializes all of the domain. Such an endpoint counts
         // nothing for regions.
         if port.is_shared() || self.serialized == Serialized::Domain {
-            port.drive_for(&counter.percale)?;
+            port.drive_for(&counter.0)?;
         }
         Ok(())
     }
@@ -176,130 +215,11 @@ unsafe impl Object for Domain {
 }
 
 impl Domain {
+    pub(crate) const fn new(fid: fid_domain, shared: Arc<Shared>) -> Self {
+        Self { fid, shared }
+    }
+
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-}
-
-static FI: fi_ops = fi_ops {
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(work::control),
-    ops_open: Some(cache::open_ops),
-    ..fi_ops::REFUSING
-};
-static OPS: fi_ops_domain = fi_ops_domain {
-    size: size_of::<fi_ops_domain>(),
-    av_open: Some(vector::open),
-    cq_open: Some(queue::open),
-    endpoint: Some(endpoint::open),
-    scalable_ep: Some(endpoint::scalable::open),
-    stx_ctx: Some(endpoint::shared::open_transmit),
-    srx_ctx: Some(endpoint::shared::open_receive),
-    cntr_open: Some(counter::open),
-    poll_open: Some(poll_set::open),
-    query_atomic: Some(endpoint::query),
-    query_collective: Some(endpoint::query_collective),
-    endpoint2: Some(endpoint::open_flagged),
-    ..fi_ops_domain::REFUSING
-};
-
-/// Opens a domain (fi_domain(3)).
-///
-/// # Safety
-/// `info` is readable with all it points to, `domain` writable.
-pub(crate) unsafe fn open(
-    fabric: &Arc<fabric::Shared>,
-    info: *const fi_info,
-    domain: *mut *mut fid_domain,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: promised by the caller.
-    let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
-    // SAFETY: as above.
-    let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -libc::EINVAL };
-    let automatic = attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO;
-    // SAFETY: promised by the caller.
-    let mut builder = match unsafe { settings::configure(attr) } {
-        Ok(builder) => builder,
-        Err(code) => return -code,
-    };
-    if automatic {
-        builder = builder.progress(percale::Progress::Automatic);
-    }
-    let percale = match builder.open() {
-        Ok(domain) => domain,
-        Err(error) => {
-            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
-            return -error.errno();
-        }
-    };
-    // SAFETY: an info's source address is as long as it says.
-    let source = unsafe { crate::address::read(info.src_addr, info.src_addrlen) };
-    // SAFETY: null, or the client's string.
-    let name = (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_string_lossy().into_owned());
-    let shared = Arc::new(Shared {
-        fabric: Arc::clone(fabric),
-        percale,
-        name: name.unwrap_or_default(),
-        serialized: Serialized::of(attr.threading, automatic),
-        regions: RegionMode::of(attr.mr_mode, info.mode),
-        hmem: info.caps & FI_HMEM != 0,
-        devices: info.caps & FI_HMEM != 0 && Interface::Cuda.driver().is_ok(),
-        rma_events: AtomicBool::new(info.caps & FI_RMA_EVENT != 0),
-        descriptions: Descriptions::default(),
-        mapped: raw_key::Mapped::default(),
-        registrations: OnceLock::new(),
-        ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
-        av_type: attr.av_type,
-        notifier: OnceLock::new(),
-        ports: RwLock::default(),
-        region_sleepers: RwLock::default(),
-    });
-    let fid = fid_domain {
-        fid: object::head(FI_CLASS_DOMAIN, context, &FI),
-        ops: std::ptr::from_ref(&OPS).cast_mut(),
-        mr: std::ptr::from_ref(&region::OPS).cast_mut(),
-    };
-    if shared.regions.raw {
-        // The client may have asked for raw keys after fi_getinfo: now the attributes say how long they are.
-        // SAFETY: the client's attributes, which fi_domain(3) does not have as constant.
-        unsafe { (&raw mut (*info.domain_attr).mr_key_size).write(percale::memory::region::RAW_KEY_BYTES) };
-    }
-    // SAFETY: the caller wants the domain there.
-    unsafe { Domain { fid, shared }.give(domain) };
-    0
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a domain of ours.
-    let shared = unsafe { Domain::of(fid) }.shared();
-    let mapped = shared.mapped.lock().unwrap_or_else(PoisonError::into_inner).len();
-    if mapped != 0 {
-        log::warning!(FI_LOG_DOMAIN, "fi_close: {mapped} keys of peers are mapped; unmap them first (fi_mr_unmap_key)");
-        return -libc::EBUSY;
-    }
-    // SAFETY: the client gives it up.
-    unsafe { Domain::close(fid, Domain::shared) }
-}
-
-/// Binds an event queue, which reports the ends of registrations from then on (FI_REG_MR). Without flags the binding has no effect.
-unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: some open object of the client's.
-    let Some(events) = (unsafe { events::Events::of_class(other) }) else { return -libc::EINVAL };
-    // SAFETY: a domain of ours.
-    let shared = unsafe { Domain::of(domain) }.shared();
-    if !events.shared().is_of(&shared.fabric) {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the event queue is another fabric's");
-        return -libc::EINVAL;
-    }
-    if flags & !FI_REG_MR != 0 {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} are not all supported; FI_REG_MR is");
-        return -FI_EBADFLAGS;
-    }
-    if flags & FI_REG_MR != 0 && shared.registrations.set(Arc::clone(events.shared())).is_err() {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the domain has an event queue for registrations");
-        return -libc::EINVAL;
-    }
-    0
 }

@@ -9,7 +9,7 @@ use crate::abi::{
 };
 use crate::fabric::{Fabric, Shared};
 use crate::object::{self, Object};
-use crate::{domain, events, log, passive, try_wait, wait_set};
+use crate::{domain_ops, events, log, passive, try_wait, wait_set};
 
 static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
 static OPS: fi_ops_fabric = fi_ops_fabric {
@@ -56,7 +56,7 @@ unsafe extern "C" fn open_domain(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the client's arguments, as fi_domain(3) has them.
-    unsafe { domain::open(Fabric::of(fabric).shared(), info, domain, context) }
+    unsafe { domain_ops::open(Fabric::of(fabric).shared(), info, domain, context) }
 }
 
 unsafe extern "C" fn open_domain_flagged(
@@ -71,7 +71,7 @@ unsafe extern "C" fn open_domain_flagged(
         return -libc::EOPNOTSUPP;
     }
     // SAFETY: as above.
-    unsafe { domain::open(Fabric::of(fabric).shared(), info, domain, context) }
+    unsafe { domain_ops::open(Fabric::of(fabric).shared(), info, domain, context) }
 }
 
 unsafe extern "C" fn open_passive(

@@ -13,7 +13,7 @@
 //! * `version`: the versions that the provider reports
 //! * [`provider`]: the entry point that libfabric calls
 //! * `info`: the available endpoints that fit an application's hints
-//! * `fabric`, `fabric_ops`: the fabric object, and its calls
+//! * `fabric` and `fabric_ops`, `domain` and `domain_ops`: what the objects of a fabric or a domain share, and the calls that open them
 
 #![allow(
     unsafe_code,
@@ -30,6 +30,7 @@ mod authorization;
 mod cache;
 mod counter;
 mod domain;
+mod domain_ops;
 mod endpoint;
 mod errors;
 mod events;

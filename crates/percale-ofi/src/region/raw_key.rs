@@ -1,10 +1,9 @@
 //! Raw keys: exported by regions, mapped by domains (fi_mr(3), fi_mr_raw_attr, fi_mr_map_raw, fi_mr_unmap_key).
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use percale::{MappedKey, RawKey};
+use percale::RawKey;
 
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOKEY, FI_ETOOSMALL, FI_LOG_MR, FI_MAP_RAW_MR, FI_UNMAP_KEY, fi_mr_map_raw, fi_mr_raw_attr, fid,
@@ -12,9 +11,6 @@ use crate::abi::{
 use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::Object;
-
-/// The raw keys that the client mapped, and has not unmapped.
-pub(crate) type Mapped = Mutex<HashMap<u64, MappedKey>>;
 
 /// Copies a region's key to the client's buffer.
 ///
