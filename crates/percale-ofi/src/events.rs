@@ -17,10 +17,12 @@ use crate::fabric;
 use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
-use crate::{errors, group, log, requests, waiting};
+use crate::{errors, log, requests, waiting};
 
+mod joined;
 mod record;
 
+pub(crate) use self::joined::Joined;
 use self::record::{Asked, Context, Fid, Names, Record, Settling};
 
 /// The part of an event queue that other objects share.
@@ -246,7 +248,7 @@ impl Shared {
         let names = lock(&self.names);
         if let Some((fid, _)) = names.groups.get(&number) {
             // SAFETY: closing the group removes its name first, under this lock.
-            unsafe { group::name(fid.0, id) };
+            unsafe { joined::name(fid.0, id) };
         }
     }
 
@@ -323,7 +325,7 @@ impl Shared {
                 let (fid, context) = *names.groups.get(&number)?;
                 // The call that joins it, in another thread, may not have returned.
                 // SAFETY: closing the group removes its name first, under the lock of the names.
-                unsafe { group::name(fid.0, id) };
+                unsafe { joined::name(fid.0, id) };
                 Some(Record::Joined { fid, context })
             }
             Event::JoinFailed { context: number, error, reason, .. } => {

@@ -36,7 +36,6 @@ mod errors;
 mod events;
 mod fabric;
 mod fabric_ops;
-mod group;
 mod info;
 mod libfabric;
 mod log;

@@ -66,7 +66,7 @@ struct Call {
 
 impl Endpoint {
     /// Whether it was opened for collectives.
-    pub(crate) const fn has_groups(&self) -> bool {
+    pub(super) const fn has_groups(&self) -> bool {
         self.groups
     }
 

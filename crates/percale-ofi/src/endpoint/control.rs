@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 use super::flags::Direction;
-use super::{Endpoint, connection, flags};
+use super::{Endpoint, connection, flags, group};
 use crate::abi::{
     FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_GETOPSFLAG, FI_HMEM_CUDA, FI_LOG_EP_CTRL,
     FI_OPT_CM_DATA_SIZE, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER,
@@ -30,7 +30,7 @@ pub(super) static CM: fi_ops_cm = fi_ops_cm {
     connect: Some(connection::connect),
     accept: Some(connection::accept),
     shutdown: Some(connection::shutdown),
-    join: Some(crate::group::join),
+    join: Some(group::join),
     ..fi_ops_cm::REFUSING
 };
 

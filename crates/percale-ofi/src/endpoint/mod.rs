@@ -9,7 +9,7 @@
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that check descriptions first; [`trigger`]: their
-//!   operations that begin later; [`collective`]: the operations of groups
+//!   operations that begin later; [`collective`]: the operations of groups; [`group`]: joining these
 //!
 //! Posting takes one branch on whether the endpoint is enabled, one on whether it has a lock, and percale's call.
 
@@ -22,6 +22,7 @@ mod control;
 mod described;
 mod drivers;
 mod flags;
+mod group;
 mod halves;
 mod local;
 mod message;

@@ -206,12 +206,12 @@ impl Setup {
     }
 
     /// The event queue of the endpoint.
-    pub(crate) fn events(&self) -> Option<Arc<events::Shared>> {
+    pub(super) fn events(&self) -> Option<Arc<events::Shared>> {
         self.bound().events.clone()
     }
 
     /// Whether the bound vector satisfies `is`.
-    pub(crate) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
+    pub(super) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
         self.bound().vector.as_ref().is_some_and(is)
     }
 

@@ -6,26 +6,21 @@ use std::sync::{Arc, Weak};
 
 use percale::GroupId;
 
+use super::Endpoint;
 use crate::abi::{
     FI_CLASS_MC, FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOEQ, FI_EOPBADSTATE, FI_LOG_EP_CTRL, fi_collective_addr, fi_ops,
-    fid, fid_ep, fid_mc, fid_t,
+    fid, fid_ep, fid_mc,
 };
 use crate::domain;
-use crate::endpoint::Endpoint;
-use crate::events;
+use crate::events::{self, Joined};
 use crate::log;
-use crate::object::{self, Object, code};
+use crate::object::{Object, code};
 use crate::port::Port;
 use crate::vector::Set;
 
-/// The number that stands for no group.
-const NONE: u64 = u64::MAX;
-
 #[repr(C)]
-pub(crate) struct Group {
-    fid: fid_mc,
-    /// The group, once it is known: set by the first of the return of the call that joins it and the reader of its event.
-    group: AtomicU64,
+pub(super) struct Group {
+    head: Joined,
     /// The number by which events name it.
     number: u64,
     port: Weak<Port>,
@@ -34,7 +29,7 @@ pub(crate) struct Group {
     _domain: Option<Arc<domain::Shared>>,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: `repr(C)`, and `fid` is first in the head, which is first.
 unsafe impl Object for Group {
     const CLASS: usize = FI_CLASS_MC;
 }
@@ -42,7 +37,7 @@ unsafe impl Object for Group {
 static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
 
 /// Joins a group. Only groups for collectives are supported: no multicast.
-pub(crate) unsafe extern "C" fn join(
+pub(super) unsafe extern "C" fn join(
     ep: *mut fid_ep,
     address: *const c_void,
     flags: u64,
@@ -87,10 +82,9 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     }
     let members = set.members().clone();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, &FI), fi_addr: NONE };
-    let (port, none) = (Arc::clone(port), AtomicU64::new(NONE));
+    let port = Arc::clone(port);
     let (weak, _domain) = (Arc::downgrade(&port), Some(Arc::clone(endpoint.setup().domain())));
-    let group = Group { fid, group: none, number, port: weak, events: Arc::clone(&events), _domain };
+    let group = Group { head: Joined::new(context, &FI), number, port: weak, events: Arc::clone(&events), _domain };
     let group = Box::into_raw(Box::new(group));
     // Write the client's pointer before any thread can read the event.
     // SAFETY: promised by the caller.
@@ -112,18 +106,6 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     }
 }
 
-/// Sets the group of a client's object.
-///
-/// # Safety
-/// `group` is an object of this module that is not being closed.
-pub(crate) unsafe fn name(group: fid_t, id: GroupId) {
-    let group = group.cast::<Group>();
-    // SAFETY: promised by the caller; the word is an atomic.
-    unsafe { &(*group).group }.store(id.to_u64(), Ordering::Relaxed);
-    // SAFETY: promised by the caller; the word is aligned, and this module only writes it here, as an atomic.
-    unsafe { AtomicU64::from_ptr(&raw mut (*group).fid.fi_addr) }.store(id.to_u64(), Ordering::Release);
-}
-
 unsafe extern "C" fn close(mc: *mut fid) -> c_int {
     // SAFETY: a group of ours.
     let group = unsafe { Group::of(mc) };
@@ -132,7 +114,7 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
     // SAFETY: `joined` made it of a box, and the client gives it up.
     let group = unsafe { Box::from_raw(mc.cast::<Group>()) };
     if let Some(port) = group.port.upgrade() {
-        port.leave_group(GroupId::from_u64(group.group.load(Ordering::Relaxed)));
+        port.leave_group(GroupId::from_u64(group.head.group.load(Ordering::Relaxed)));
     }
     0
 }
@@ -146,16 +128,14 @@ mod tests {
     #[test]
     fn a_group_has_its_address_as_soon_as_its_event_can_be_read() {
         let (events, number, id) = (events::Shared::alone(), 7, GroupId::from_u64(42));
-        let fid = fid_mc { fid: object::head(FI_CLASS_MC, std::ptr::null_mut(), &FI), fi_addr: NONE };
-        let (group, port) = (AtomicU64::new(NONE), Weak::new());
-        let group =
-            Box::into_raw(Box::new(Group { fid, group, number, port, events: Arc::clone(&events), _domain: None }));
+        let (head, port) = (Joined::new(std::ptr::null_mut(), &FI), Weak::new());
+        let group = Box::into_raw(Box::new(Group { head, number, port, events: Arc::clone(&events), _domain: None }));
         events.name_group(number, group.cast(), std::ptr::null_mut());
         // The call that joins it is still under way when another thread reads this.
         events.percale.push(Event::Joined { group: id, context: number });
         assert!(events.has_any());
         // SAFETY: it lives until it is closed below.
-        let (address, known) = unsafe { ((*group).fid.fi_addr, (*group).group.load(Ordering::Relaxed)) };
+        let (address, known) = unsafe { ((*group).head.fid.fi_addr, (*group).head.group.load(Ordering::Relaxed)) };
         assert_eq!((address, known), (id.to_u64(), id.to_u64()));
         // SAFETY: made above, and not used afterwards.
         assert_eq!(unsafe { close(group.cast()) }, 0);
