@@ -11,28 +11,28 @@ use crate::row::Transport;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 One of SRC and DST is HOST:PORT/PATH, where PATH is below the directory that is served there; the other is a local \
-file (write ./a:1/b if it looks like the former). Permissions are kept as far as the umask of the side that writes lets them. \
-Until it is complete the copy lies in .percale-parts beside DST; a copy that was interrupted goes on from there when it is \
-repeated, as far as both sides have the same on their disks. When percale cp says that it copied, the copy is permanent \
+file (write ./a:1/b for a local path that looks like the former). Permissions are kept, except for those that the umask of the \
+writing side removes. Until it is complete, the copy is in .percale-parts beside DST. If a copy is interrupted, repeat the \
+command: it continues with what both sides have on disk and is equal. When percale cp reports success, the copy is on disk \
 under its name (fsync of the file and of its directory).
 
-Both sides compute checksums of what they read or write, and compare them. The whole file's, blake3 in the output of \
---json, is what b3sum tells of it. A source that is changed while it is copied is an error: its change time is compared, and \
-where stores through a mapping do not move that, as on tmpfs, its content is read again. What cannot be seen: content that \
-changed and changed back between two looks, and what other hosts do to a file of a network file system.
+Both sides compute checksums of what they read or write, and compare them. The checksum of the whole file, blake3 in the output \
+of --json, is the one that b3sum prints. A source that changes while it is copied is an error: its change time is compared, and \
+where stores through a mapping do not update that, as on tmpfs, its content is read again. Not detected: content that changes \
+and changes back between two checks, and changes by other hosts to a file on a network file system.
 
 Exit codes: 0 copied, 1 failed, 2 bad usage.")]
 pub(crate) struct CpArgs {
     /// The file to copy
     #[arg(value_name = "SRC")]
     pub(crate) source: OsString,
-    /// Its copy, replaced if it is there
+    /// The copy; an existing file is replaced
     #[arg(value_name = "DST")]
     pub(crate) target: OsString,
-    /// The server's key: the bytes of this file, which only its owner may read
+    /// The server's key: the content of this file, which only its owner may be able to read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
-    /// Use only this transport [default: what is best]
+    /// Use only this transport [default: the best available]
     #[arg(long, value_name = "NAME")]
     pub(crate) transport: Option<Transport>,
     /// Print the result as a JSON object

@@ -144,7 +144,7 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     }
     say(&format!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port()));
     if key.is_none() {
-        say("There is no authorization key: whoever reaches this port may measure.");
+        say("There is no authorization key: every process that can reach this port can measure.");
     }
     loop {
         let (stream, peer) = match listener.accept() {

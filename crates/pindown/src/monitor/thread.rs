@@ -29,7 +29,7 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
 ///
 /// # Errors
 /// The address space has no room.
-pub(super) fn room() -> io::Result<()> {
+pub(in crate::monitor) fn room() -> io::Result<()> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, allowed, MapFlags::PRIVATE) } {

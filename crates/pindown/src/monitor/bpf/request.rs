@@ -22,6 +22,7 @@ use std::thread;
 
 use super::quota::{Charge, Quota};
 use super::wire::{self, Message};
+use crate::monitor::thread::room;
 
 /// asm-generic/socket.h
 const SO_PASSPIDFD: libc::c_int = 76;
@@ -177,7 +178,7 @@ impl Aside {
             let (give, take) = mpsc::channel::<Closing>();
             let builder = thread::Builder::new().name("pindown-close".into()).stack_size(64 << 10);
             // The thread is made first: a closure that finds none would be dropped here, with the descriptors.
-            let unsent = match builder.spawn(move || drop(take.recv())) {
+            let unsent = match room().and_then(|()| builder.spawn(move || drop(take.recv()))) {
                 Ok(_) => give.send(closing).err().map(|mpsc::SendError(closing)| closing),
                 Err(_) => Some(closing),
             };
