@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
-use crate::fabric::TransportKind;
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
+use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
 use crate::transport::verbs::Adapter;
 
@@ -204,7 +204,7 @@ impl DomainBuilder {
             && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
         {
             for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-                let kind = name.parse().map_err(|error: crate::fabric::UnknownTransport| {
+                let kind = name.parse().map_err(|error: crate::transport::kind::UnknownTransport| {
                     OpenError::Transport(format!("PERCALE_TRANSPORT: {error}"))
                 })?;
                 self.chosen.push(kind);

@@ -26,7 +26,6 @@ use crate::endpoint::connection::ListenerBuilder;
 use crate::endpoint::engine::Bedside;
 use crate::endpoint::scalable::ScalableBuilder;
 use crate::endpoint::shared_receive::SharedReceive;
-use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::forked::Process;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
@@ -34,6 +33,7 @@ use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
+use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
 use crate::transport::verbs::{Adapter, Pins};
 

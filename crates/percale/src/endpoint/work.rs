@@ -4,6 +4,7 @@ use bitflags::bitflags;
 
 use crate::address::PeerAddress;
 use crate::memory::volatile::Segments;
+pub use crate::wire::limits::INJECT_LIMIT;
 
 bitflags! {
     /// How one operation is to be done and reported (fi_msg(3), fi_tagged(3), fi_cq(3)).
@@ -40,9 +41,6 @@ bitflags! {
         const DEVICE = 1 << 12;
     }
 }
-
-/// The longest message that may be sent with [`OpFlags::INJECT`], in bytes.
-pub const INJECT_LIMIT: usize = 2048;
 
 /// The longest message, in bytes: as much as memory can hold.
 pub const MESSAGE_LIMIT: usize = isize::MAX as usize;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::TransportKind;
 use super::probe;
 use crate::domain::{DomainBuilder, OpenError};
-use crate::endpoint::work::INJECT_LIMIT;
 use crate::memory::kernel;
 use crate::memory::volatile::IOV_LIMIT;
 use crate::transport::connect::{Facility, facilities, tcp_listens};
 use crate::transport::host::{self, Interface};
 use crate::transport::verbs::Adapter;
+use crate::wire::limits::INJECT_LIMIT;
 
 /// A transport, and whether it works here.
 #[derive(Clone, PartialEq, Eq)]

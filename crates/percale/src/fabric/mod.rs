@@ -5,9 +5,8 @@
 //!   and chooses the address to advertise.
 
 mod info;
-mod kind;
 mod probe;
 
 pub use self::info::{DeviceInfo, DiscoverError, Info, LimitInfo, TransportInfo};
-pub use self::kind::{TransportKind, UnknownTransport};
 pub use crate::transport::host::{self, Interface};
+pub use crate::transport::kind::{TransportKind, UnknownTransport};

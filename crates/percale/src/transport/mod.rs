@@ -16,6 +16,7 @@ pub(crate) mod any;
 pub(crate) mod background;
 pub mod connect;
 pub mod host;
+pub(crate) mod kind;
 mod links;
 pub mod loopback;
 pub(crate) mod peer_process;

@@ -11,6 +11,7 @@ pub mod control;
 pub mod head;
 pub mod hello;
 pub mod join;
+pub(crate) mod limits;
 pub mod located;
 mod malformed;
 pub mod meeting;

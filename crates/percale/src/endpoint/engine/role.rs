@@ -6,8 +6,8 @@ use super::peers::At;
 use super::single::Single;
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::connection::ConnectionError;
-use crate::fabric::TransportKind;
 use crate::transport::Connection;
+use crate::transport::kind::TransportKind;
 
 /// The slot of the endpoint itself.
 const OWN: Connection = 0;

@@ -19,8 +19,8 @@ use super::Engine;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionState};
-use crate::fabric::TransportKind;
 use crate::transport::Connection;
+use crate::transport::kind::TransportKind;
 use crate::wire::control::{Control, DATA_LIMIT};
 
 /// The state of an endpoint that has one connection (FI_EP_MSG).
