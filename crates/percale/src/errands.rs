@@ -45,7 +45,7 @@ impl Errands {
         }
     }
 
-    /// Records that the processor is to be yielded to other threads (`endpoint::spin`).
+    /// Records that the processor is to be yielded to other threads (`system::spin`).
     #[cold]
     pub(crate) fn offer(&mut self) {
         self.list.push(Errand::Offer);
@@ -69,7 +69,7 @@ impl Errands {
                 Errand::Wake(waker) => wake(waker),
                 Errand::Discard(waker) => discard(waker),
                 Errand::Log => {}
-                Errand::Offer => crate::endpoint::spin::offer(),
+                Errand::Offer => crate::system::spin::offer(),
             }
         }
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::errands::contained;
-use crate::memory::forked::PerProcess;
-use crate::memory::thread::start_thread;
+use crate::system::forked::PerProcess;
+use crate::system::thread::start_thread;
 
 /// The maximum number of events that a thread keeps, and that are kept for all threads together that emit none. Further events are lost.
 const LIMIT: usize = 256;

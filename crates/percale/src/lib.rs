@@ -45,6 +45,7 @@ pub mod fabric;
 pub(crate) mod later;
 pub mod memory;
 mod sync;
+mod system;
 #[allow(dead_code)] // Until the tables of the engine use it.
 mod table;
 pub mod transport;
@@ -79,7 +80,6 @@ pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
-pub use memory::call::error_number;
 pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory, RemoteMemoryError, VerbsAccess};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
@@ -87,3 +87,4 @@ pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
 /// The registration cache that domains open ([`Domain::registration_cache`]).
 #[cfg(not(loom))]
 pub use pindown;
+pub use system::call::error_number;

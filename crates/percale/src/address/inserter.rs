@@ -19,8 +19,8 @@ use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
 use crate::errands::contained;
-use crate::memory::forked::Process;
-use crate::memory::thread::start_thread;
+use crate::system::forked::Process;
+use crate::system::thread::start_thread;
 
 /// Inserts addresses into one vector without waiting. Dropping it cancels the insertions that have not begun and need a resolver: their
 /// addresses fail with [`AddressError::Canceled`]. The drop waits for all other insertions.

@@ -27,7 +27,7 @@ use super::shared;
 use super::store::Store;
 use super::symmetric::Symmetric;
 use super::table::Writer;
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 
 pub use super::error::AddressError;
 
@@ -410,7 +410,7 @@ fn code_of(error: &std::io::Error) -> i32 {
     match error.kind() {
         std::io::ErrorKind::NotFound => libc::ENOENT,
         std::io::ErrorKind::TimedOut => libc::EAGAIN,
-        _ => crate::memory::call::errno(error).unwrap_or(libc::EINVAL),
+        _ => crate::system::call::errno(error).unwrap_or(libc::EINVAL),
     }
 }
 

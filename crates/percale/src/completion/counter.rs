@@ -49,7 +49,7 @@ impl CounterError {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::Failed { .. } => 259,
             Self::NotDriven(error) => error.errno(),
-            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 
 use super::source::{Member, Source};
 use super::wait::{Follower, Progress, Wait};
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 
 /// The members of a poll set or wait set, and the place to wait for all of them.
 #[derive(Debug, Default)]

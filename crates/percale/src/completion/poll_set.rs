@@ -18,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 
 use super::group::Group;
 use super::source::{Member, Source};
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 
 /// Several sources, each with a name: a value that the caller chooses.
 ///

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
 use super::wait::{Progress, Wait, WaitError, face};
-use crate::endpoint::spin;
+use crate::system::spin;
 
 /// Why reading a completion queue gave no entries.
 #[derive(Debug, thiserror::Error)]

@@ -65,7 +65,7 @@ impl FixedError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NoRing(error) | Self::Transfer(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::NoRing(error) | Self::Transfer(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
             Self::Cache(error) => error.errno(),
             Self::Registration(error) => error.errno(),
         }

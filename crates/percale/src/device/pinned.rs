@@ -17,8 +17,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::driver::{DeviceError, Driver};
 use super::kind::Interface;
-use crate::memory::forked::{PerProcess, Process};
 use crate::memory::volatile::Segment;
+use crate::system::forked::{PerProcess, Process};
 
 /// The shortest buffer.
 const LEAST: usize = 4096;

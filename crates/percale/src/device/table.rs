@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 use pindown::{Access, Pinned, Range, Registrar};
 
 use super::ring::Ring;
-use crate::memory::forked::Process;
+use crate::system::forked::Process;
 
 /// io_uring's table of fixed buffers: pins memory, and moves bytes between pinned memory and files or sockets. Clones are the
 /// same table.

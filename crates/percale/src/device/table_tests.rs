@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
-use crate::memory::forked::in_a_child;
+use crate::system::forked::in_a_child;
 
 /// `None`, with a word about it, where io_uring is forbidden.
 fn table() -> Option<BufferTable> {

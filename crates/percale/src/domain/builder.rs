@@ -43,7 +43,7 @@ impl OpenError {
         match self {
             Self::NoTransport(_) => libc::ENODATA,
             Self::Transport(_) => libc::EINVAL,
-            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::Domain;
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
 use crate::memory::buffer::Buffer;
-use crate::memory::forked::ProcessMutex;
 use crate::memory::region::{Region, RegisterError, Registration, Terms};
+use crate::system::forked::ProcessMutex;
 
 /// A region that is not registered yet. Dropping it withdraws the registration: then there is no event.
 #[must_use = "dropping it withdraws the registration"]

@@ -92,7 +92,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Starts the thread that makes progress on an endpoint until the endpoint is closed.
 pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
-    crate::memory::thread::start_thread("percale-progress", move || run(&endpoint)).map(drop)
+    crate::system::thread::start_thread("percale-progress", move || run(&endpoint)).map(drop)
 }
 
 fn run(endpoint: &WeakShared) {
@@ -108,7 +108,7 @@ fn run(endpoint: &WeakShared) {
             continue;
         }
         let since = *idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < super::spin::BUDGET {
+        if since.elapsed() < crate::system::spin::BUDGET {
             drop(shared);
             std::thread::yield_now();
             continue;

@@ -88,7 +88,7 @@ impl BindError {
             Self::Address(..) | Self::NotShared | Self::NoContext { .. } | Self::Contexts(_) => libc::EINVAL,
             Self::ContextOpen(_) => libc::EBUSY,
             Self::Forked => libc::ECHILD,
-            Self::Bind { error, .. } | Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::Bind { error, .. } | Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

@@ -13,7 +13,7 @@
 //!   operations that counters or variables begin
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `operations`: the operations under way, with their buffers and wakers
-//! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
+//! * `reactor`: wakes the tasks that await
 //! * `builder`: opening an endpoint; `refused`: what calls return in a forked child
 //! * `ownership`: whether the engine has one owner or is shared by threads through a lock; `automatic`: what drives a shared engine
 //!   besides its users; `sharing`: from one owner to many threads
@@ -41,7 +41,6 @@ pub mod safe;
 pub mod scalable;
 pub mod shared_receive;
 mod sharing;
-pub(crate) mod spin;
 pub mod verbs;
 pub mod window_work;
 pub mod work;
@@ -55,11 +54,11 @@ pub use self::builder::{BindError, EndpointBuilder};
 pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
-pub use self::spin::{assume_alone, offer_when_idle};
 use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::window::TypeTwo;
+pub use crate::system::spin::{assume_alone, offer_when_idle};
 
 /// A reliable-datagram endpoint. See the [module](self).
 pub struct Endpoint<A: Ownership = Owned> {

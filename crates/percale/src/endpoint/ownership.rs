@@ -14,12 +14,12 @@ use std::time::Instant;
 use self::reach::{Call, Reach};
 use super::engine::sleep::SLEEP;
 use super::engine::{Engine, aside};
-use super::spin::{Budget, Step};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
 use crate::completion::wait::Progress;
 use crate::later;
-use crate::memory::forked::Process;
+use crate::system::forked::Process;
+use crate::system::spin::{Budget, Step};
 use crate::trigger::{Submissions, Transfer};
 
 /// How an engine is owned: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use crate::errands::{self, Errands};
-use crate::memory::call::call;
-use crate::memory::event::EventDescriptor;
-use crate::memory::forked::PerProcess;
-use crate::memory::thread::start_thread;
+use crate::system::call::call;
+use crate::system::event::EventDescriptor;
+use crate::system::forked::PerProcess;
+use crate::system::thread::start_thread;
 
 /// How long tasks sleep at most before one of them looks.
 const LOOK: Duration = super::engine::sleep::SLEEP;

@@ -22,7 +22,7 @@ impl ShareError {
     /// The libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        crate::memory::call::errno(&self.error).unwrap_or(libc::EIO)
+        crate::system::call::errno(&self.error).unwrap_or(libc::EIO)
     }
 }
 

@@ -82,7 +82,7 @@ impl DiscoverError {
     /// The code that libfabric has for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
-        crate::memory::call::errno(&self.0).unwrap_or(libc::EIO)
+        crate::system::call::errno(&self.0).unwrap_or(libc::EIO)
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::sync::OnceLock;
 
-use super::forked::PerProcess;
+use crate::system::forked::PerProcess;
 
 // From <linux/membarrier.h>.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;

@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::call::call;
 use super::volatile::{Segment, Segments, View};
+use crate::system::call::call;
 
 /// The direction of a copy, from the caller's point of view: it reads from the remote memory, or writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,8 +290,8 @@ fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::errno;
     use super::*;
+    use crate::system::call::errno;
 
     /// A page that is there, and behind it one that is not.
     fn edge() -> (*mut u8, usize) {

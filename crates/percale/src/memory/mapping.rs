@@ -18,10 +18,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::call::{call, named};
-use super::forked::Process;
-use super::interrupted::uninterrupted;
 use super::kernel;
+use crate::system::call::{call, named};
+use crate::system::forked::Process;
+use crate::system::interrupted::uninterrupted;
 
 /// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
 const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;

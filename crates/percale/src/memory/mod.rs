@@ -8,23 +8,17 @@
 //! * `barrier` executes fences for other processes; `kernel` copies to and from memory that may not be mapped.
 //! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
-//! * `call` names the system calls that fail; `thread` starts threads; `event` is the means by which threads and peers wake each other.
 
 pub mod atomic;
 pub(crate) mod barrier;
 pub mod buffer;
-pub(crate) mod call;
-pub(crate) mod event;
-pub(crate) mod forked;
 mod free_list;
-pub(crate) mod interrupted;
 pub(crate) mod kernel;
 pub mod lease;
 pub mod mapping;
 pub mod region;
 pub(crate) mod rundown;
 pub mod sealed;
-pub(crate) mod thread;
 pub mod volatile;
 pub mod window;
 pub(crate) mod words;

@@ -29,12 +29,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::Advice;
 
-use super::call;
-use super::forked::PerProcess;
 use super::free_list::FreeList;
 use super::kernel;
 use super::mapping::{Mapping, back, sealed_memfd};
 use super::volatile::{Segment, Segments, View};
+use crate::system::call;
+use crate::system::forked::PerProcess;
 
 /// Size of an arena that small allocations share; a huge page's worth.
 const SHARED: usize = 2 << 20;
@@ -434,7 +434,7 @@ mod tests {
     fn flt_010_a_child_finds_no_arena_of_its_parents_and_has_its_own() {
         let (small, large) = (allocate(1000).unwrap(), allocate(LARGE).unwrap());
         let inherited = locate(small.as_ptr(), 1000).unwrap().arena;
-        assert!(super::super::forked::in_a_child(|| {
+        assert!(crate::system::forked::in_a_child(|| {
             let none = || locate(small.as_ptr(), 1).is_none() && locate(large.as_ptr(), LARGE).is_none();
             let before = none();
             let mut own = allocate(1000).unwrap();
@@ -452,7 +452,7 @@ mod tests {
     fn flt_010_a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
         let mut memory = Some(allocate(LARGE).unwrap());
         let start = memory.as_ref().unwrap().as_ptr();
-        assert!(super::super::forked::in_a_child(|| {
+        assert!(crate::system::forked::in_a_child(|| {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping, which replaces none.

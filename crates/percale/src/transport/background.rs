@@ -14,7 +14,7 @@ use std::{fmt, io};
 use rustix::thread::CpuSet;
 
 use crate::later::later;
-use crate::memory::thread::start_thread;
+use crate::system::thread::start_thread;
 
 /// Threads of a crew at most, and of those that work for one peer.
 const THREADS: usize = 8;

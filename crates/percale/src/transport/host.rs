@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rustix::io::Errno;
 
 use super::links::{Kinds, source_of_default_route};
-use crate::memory::call::named;
+use crate::system::call::named;
 use crate::wire::hello::Place;
 
 pub use super::links::LinkKind;

@@ -23,10 +23,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::memory::interrupted::uninterrupted;
+use crate::system::interrupted::uninterrupted;
 
-use crate::memory::forked::{PerProcess, Process};
 use crate::memory::kernel;
+use crate::system::forked::{PerProcess, Process};
 
 /// A peer's process, pinned.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::memory::forked::PerProcess;
+use crate::system::forked::PerProcess;
 
 /// A socket with a descriptor that a forked child does not keep.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ extern "C" fn in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::forked::in_a_child;
+    use crate::system::forked::in_a_child;
     use rustix::event::{PollFd, PollFlags, poll};
     use rustix::net::socketpair;
 

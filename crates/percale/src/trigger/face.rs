@@ -21,7 +21,7 @@ use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 use crate::endpoint::SharedEndpoint;
 use crate::endpoint::work::PostError;
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 
 /// Why work was not queued.
 #[non_exhaustive]
@@ -54,7 +54,7 @@ impl WorkError {
         match self {
             Self::Post(error) => error.errno(),
             Self::OtherDomain | Self::CountedTwice => libc::EINVAL,
-            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

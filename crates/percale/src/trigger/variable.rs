@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use crate::device::{Device, DeviceError, Driver, Mapped};
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 
 /// This many places of variables that were not written, or up to twice as many, are not reused if no late store comes; each takes
 /// 64 bytes.

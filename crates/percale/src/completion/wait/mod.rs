@@ -39,9 +39,9 @@ pub(in crate::completion) use self::face::face;
 pub(in crate::completion) use self::followers::Follower;
 use self::followers::Followers;
 use self::mark::Mark;
-use crate::memory::call::{call, named};
-use crate::memory::event::EventDescriptor;
-use crate::memory::forked::Process;
+use crate::system::call::{call, named};
+use crate::system::event::EventDescriptor;
+use crate::system::forked::Process;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
@@ -110,7 +110,7 @@ impl WaitError {
         match self {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::NotDriven => libc::EDEADLK,
-            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::completion::entry::{CompletionFlags, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
 use crate::endpoint::pool::{Many, Over, Pool};
 use crate::memory::buffer::Buffer;
-use crate::memory::forked::PerProcess;
+use crate::system::forked::PerProcess;
 use crate::transport::shm::Residue;
 use crate::trigger::Transfer;
 

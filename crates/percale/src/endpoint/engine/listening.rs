@@ -11,7 +11,7 @@ use super::types::Action;
 use crate::completion::event::Event;
 use crate::endpoint::connection::{ConnectionError, ConnectionRequest, Request};
 use crate::endpoint::ownership::WeakShared;
-use crate::memory::forked::ProcessMutex;
+use crate::system::forked::ProcessMutex;
 use crate::transport::Connection;
 use crate::transport::shm::Bell;
 use crate::wire::control::{Control, Rejection};

@@ -4,7 +4,7 @@
 //!   ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
 //! * TCP: a poll costs a system call. The hot socket is polled in every round; if it has nothing, all sockets are polled (by epoll),
 //!   because between two rounds the application may have yielded the processor, which takes longer than both calls. A busy hot socket
-//!   delays the others for [`SWEEP`] rounds at most, and a crowded thread (`endpoint::spin`) asks epoll alone. While shared memory is busy,
+//!   delays the others for [`SWEEP`] rounds at most, and a crowded thread (`system::spin`) asks epoll alone. While shared memory is busy,
 //!   sockets are polled every [`SWEEP`] rounds only, unless the thread is crowded. If the hot socket is the only one, epoll has nothing to
 //!   add, and is asked every [`LONE_SWEEP`] rounds.
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until they no longer do.

@@ -7,7 +7,7 @@
 use super::Engine;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
-use crate::endpoint::spin::{self, InVain};
+use crate::system::spin::{self, InVain};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Glance;

@@ -81,7 +81,7 @@ impl RegisterError {
             Self::ReadOnly => libc::EACCES,
             Self::LocalKeys => libc::ENOSPC,
             Self::Device(error) => error.errno(),
-            Self::System(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
             Self::Forked => libc::ECHILD,
         }
     }

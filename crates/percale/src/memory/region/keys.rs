@@ -24,11 +24,11 @@ use super::via::{Through, Via};
 use super::windows::Windows as RegionWindows;
 use super::{CloseError, Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
-use crate::memory::forked::Process;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
+use crate::system::forked::Process;
 
 /// Random keys to choose from: with a probability of at most 1 in 2^this none of them has its own line free.
 const DRAWN: usize = 6;

@@ -10,12 +10,12 @@ use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::device::Device;
 use crate::memory::atomic::Request;
-use crate::memory::forked::Process;
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
 use crate::memory::rundown::{Pin, Snapshot};
 use crate::memory::sealed::Located;
 use crate::memory::volatile::{Segments, View};
+use crate::system::forked::Process;
 
 /// A peer that regions are granted to for direct access.
 pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {

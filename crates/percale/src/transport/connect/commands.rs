@@ -12,8 +12,8 @@ use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::naming::Naming;
 use crate::later::later;
-use crate::memory::event::EventDescriptor;
-use crate::memory::forked::Process;
+use crate::system::event::EventDescriptor;
+use crate::system::forked::Process;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 

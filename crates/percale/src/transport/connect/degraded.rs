@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::later::later;
-use crate::memory::call::errno;
+use crate::system::call::errno;
 use crate::wire::why::Why;
 
 /// Why a pair that could have used shared memory does not.

@@ -19,7 +19,7 @@ use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, ConnectTimeouts, listen};
 use crate::later::later;
-use crate::memory::interrupted::uninterrupted;
+use crate::system::interrupted::uninterrupted;
 use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::{
     Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::memory::call::{errno, named};
+use crate::system::call::{errno, named};
 use crate::wire::hello::{Malformed, VERSION};
 
 /// Why a connection could not be made.

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 
 use super::listen::{self, unix_listener, unix_socket};
 use super::{liveness, passing};
-use crate::memory::call::{call, named};
-use crate::memory::event::EventDescriptor;
+use crate::system::call::{call, named};
+use crate::system::event::EventDescriptor;
 use crate::transport::process_socket::ProcessSocket;
 use crate::transport::shm::{Bell, Mappings, PAIR_BYTES, pair_memory};
 use crate::wire::hello::{Incarnation, Token};

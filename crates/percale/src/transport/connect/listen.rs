@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::later::later;
-use crate::memory::call::{call, named};
-use crate::memory::interrupted::uninterrupted;
+use crate::system::call::{call, named};
+use crate::system::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::Incarnation;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::memory::call::{call, named};
-use crate::memory::interrupted::uninterrupted;
+use crate::system::call::{call, named};
+use crate::system::interrupted::uninterrupted;
 use crate::transport::peer_process::{PeerProcess, ProcessEnded};
 use crate::transport::process_socket::ProcessSocket;
 

@@ -16,7 +16,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::degraded::Degraded;
-use crate::memory::interrupted::uninterrupted;
+use crate::system::interrupted::uninterrupted;
 use crate::wire::why::Why;
 
 /// More descriptors than this are in no packet of ours.

@@ -14,7 +14,7 @@ use super::handshake::{Event, Handshake};
 use super::meeting::{Meeting, Room};
 use super::queue_pairs::Pairing;
 use super::{ConnectError, ConnectTimeouts};
-use crate::memory::interrupted::uninterrupted;
+use crate::system::interrupted::uninterrupted;
 use crate::transport::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};

@@ -55,9 +55,9 @@ use rustix::time::Timespec;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::barrier;
-use crate::memory::call::call;
-use crate::memory::event::EventDescriptor;
 use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::system::call::call;
+use crate::system::event::EventDescriptor;
 
 /// Rings that one bell can serve.
 pub const BELL_BITS: u32 = 4096;

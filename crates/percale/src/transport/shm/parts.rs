@@ -67,7 +67,7 @@ impl SetUpError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Side(_) | Self::Bit(_) => libc::EINVAL,
-            Self::Pair(error) | Self::Bell(error) => crate::memory::call::errno(error).unwrap_or(libc::EIO),
+            Self::Pair(error) | Self::Bell(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::Shutdown;
 use super::buffers::with_scratch;
 use super::outbound::Outbound;
 use super::socket::Socket;
-use crate::memory::interrupted::uninterrupted;
+use crate::system::interrupted::uninterrupted;
 
 /// How long to sleep between two looks at what is unacknowledged, which the kernel announces in no other way.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

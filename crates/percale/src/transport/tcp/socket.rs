@@ -10,9 +10,9 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::TcpOptions;
 use super::unanswered::Patience;
-use crate::memory::call::named;
-use crate::memory::interrupted::uninterrupted;
 use crate::memory::volatile::Segments;
+use crate::system::call::named;
+use crate::system::interrupted::uninterrupted;
 use crate::transport::Broken;
 use crate::transport::process_socket::ProcessSocket;
 

@@ -14,7 +14,7 @@ use rustix::event::EventfdFlags;
 use super::abi::{self, Library};
 use super::alarm::Alarm;
 use super::error::{Handle, VerbsError};
-use crate::memory::forked::Process;
+use crate::system::forked::Process;
 use crate::wire::queue_pair::Gid;
 
 /// An opened device.

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::memory::forked::word_of_this_process;
 use crate::memory::sealed::{Allocation, allocate};
+use crate::system::forked::word_of_this_process;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::pair_memory;
 use crate::transport::shm::{Bell, Rouse};

@@ -28,11 +28,11 @@ use rustix::net::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::memory::interrupted::uninterrupted;
 use crate::memory::kernel;
 use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
+use crate::system::interrupted::uninterrupted;
 use crate::transport::process_socket::ProcessSocket;
 
 /// The number of arenas that each side hands out at a time; memory in further arenas is reached in other ways.

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::*;
-use crate::memory::forked::word_of_this_process;
+use crate::system::forked::word_of_this_process;
 
 const LEN: usize = 100_000;
 
@@ -148,7 +148,7 @@ fn copies_go_through_the_file_where_those_by_process_id_are_forbidden_later() {
         return peer.end();
     }
     let cma = Cma::probe(process, (peer.word, 77)).unwrap();
-    let went = crate::memory::forked::in_a_child(|| {
+    let went = crate::system::forked::in_a_child(|| {
         let mut bytes = vec![0; LEN];
         !forbid_copies_by_number()
             || cma.copy(Direction::Write, &segment(&mut vec![5; LEN]), at) == Ok(())
@@ -156,7 +156,7 @@ fn copies_go_through_the_file_where_those_by_process_id_are_forbidden_later() {
                 && bytes == [5; LEN]
     });
     assert!(went, "a copy failed");
-    let went = crate::memory::forked::in_a_child(|| {
+    let went = crate::system::forked::in_a_child(|| {
         let mut bytes = vec![0; LEN];
         !forbid_copies_by_number()
             || cma.copy(Direction::Read, &segment(&mut bytes), at) == Ok(())

@@ -1,12 +1,15 @@
 //! Starting threads where address space may be short.
 
+#![expect(unsafe_code, reason = "maps pages and unmaps them at once; each block states its own reason")]
+
 use std::io;
+use std::ptr::null_mut;
 use std::thread::JoinHandle;
 
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 
 use super::call::{self, named};
-use super::mapping::Mapping;
 
 /// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
 const THREAD: usize = (2 << 20) + (64 << 10);
@@ -19,7 +22,7 @@ const THREAD: usize = (2 << 20) + (64 << 10);
 /// # Errors
 /// The reason why no thread can be started, with advice.
 pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    if let Err(error) = Mapping::private(THREAD)
+    if let Err(error) = find_room(THREAD)
         && call::errno(&error) == Some(libc::ENOMEM)
     {
         return Err(named("mapping the stack of a thread (mmap)")(Errno::NOMEM));
@@ -27,5 +30,17 @@ pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'stat
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         named("starting a thread (clone3)")(errno)
+    })
+}
+
+/// Maps `len` bytes and unmaps them again.
+fn find_room(len: usize) -> io::Result<()> {
+    let start = call::call("mmap", || {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+    })?;
+    call::call("munmap", || {
+        // SAFETY: the range was mapped above and is not used.
+        unsafe { rustix::mm::munmap(start, len) }
     })
 }
