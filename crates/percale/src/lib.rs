@@ -43,6 +43,7 @@ pub(crate) mod errands;
 mod errno_tests;
 pub mod fabric;
 pub(crate) mod later;
+mod local_memory;
 pub mod memory;
 mod sync;
 mod system;

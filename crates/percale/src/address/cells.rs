@@ -1,6 +1,6 @@
 //! Cells: the numbers that a table keeps about itself.
 
-use crate::memory::words::Array;
+use crate::local_memory::words::Array;
 
 /// The numbers that a table keeps about itself.
 #[derive(Clone, Copy, Debug)]

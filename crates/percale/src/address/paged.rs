@@ -7,7 +7,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use crate::memory::words::OnceWords;
+use crate::local_memory::words::OnceWords;
 
 /// Words of a *page*, the unit in which the table is searched: 4 KiB.
 pub(super) const PAGE: usize = 512;

@@ -25,8 +25,8 @@ use super::entry::Entry;
 use super::error::AddressError;
 use super::paged::PAGE;
 use super::range::RANGE;
-use crate::memory::mapping::{Mapping, back, sealed_memfd};
-use crate::memory::words::Words;
+use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
+use crate::local_memory::words::Words;
 
 /// The mark of such memory, behind the cells.
 const MARK: u64 = 0x7065_7263_2d61_7631;

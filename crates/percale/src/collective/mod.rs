@@ -40,8 +40,8 @@ pub(crate) use schedule::{Place, Program, Spot, Step};
 pub use set::AddressSet;
 
 use crate::endpoint::work::OpFlags;
-use crate::memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
-use crate::memory::volatile::Segment;
+use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
+use crate::local_memory::volatile::Segment;
 
 /// The most members that a group may have.
 pub const MEMBER_LIMIT: usize = 1 << 16;

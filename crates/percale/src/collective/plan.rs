@@ -1,8 +1,8 @@
 //! The memory that an operation of a group needs of one member: computed once, since the next operation is mostly the same.
 
 use super::{Collective, CollectiveWork};
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::volatile::Segment;
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::volatile::Segment;
 
 /// The kind of an operation, and the memory that it needs of a member.
 #[derive(Clone, Copy, Debug)]

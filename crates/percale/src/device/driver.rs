@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 
 use super::kind::{Interface, Kind, Place};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// Why a device, or its memory, cannot be used.
 #[non_exhaustive]

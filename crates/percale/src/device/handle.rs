@@ -3,7 +3,7 @@
 use super::cuda;
 use super::driver::{DeviceError, Driver};
 use super::kind::{Interface, Place};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 impl Interface {
     /// Its driver, which is loaded when it is first asked for.

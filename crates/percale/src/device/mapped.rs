@@ -5,7 +5,7 @@
 use std::mem::ManuallyDrop;
 
 use super::driver::{DeviceError, Driver};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// A value that devices reach, as long as this is there. They may write what of it is atomic.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::driver::{DeviceError, Driver};
 use super::kind::Interface;
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 use crate::system::forked::{PerProcess, Process};
 
 /// The shortest buffer.

@@ -1,6 +1,6 @@
 //! Tests of what this kernel permits in this container.
 
-use crate::memory::kernel;
+use crate::local_memory::kernel;
 
 /// Whether the kernel copies between processes (cross-memory attach), tested on this process. Whether it works between two given
 /// processes is tested when they connect.

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use super::region::Registered;
-use super::rundown::Inside;
-use super::volatile::Segments;
 use crate::device::Arriving;
+use crate::local_memory::rundown::Inside;
+use crate::local_memory::volatile::Segments;
 
 /// Memory lent to one transfer, entered for each copy.
 #[derive(Clone)]

@@ -249,7 +249,7 @@ mod tests {
         let word = word_of_this_process().unwrap();
         word.store(7, Ordering::Relaxed);
         let here = std::ptr::from_ref(word).expose_provenance() as u64;
-        let found = || crate::memory::kernel::word_at(std::process::id().cast_signed(), here).ok();
+        let found = || crate::local_memory::kernel::word_at(std::process::id().cast_signed(), here).ok();
         assert_eq!(found(), Some(7));
         assert!(in_a_child(|| found().is_none()));
         let other = word_of_this_process().unwrap();

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::system::interrupted::uninterrupted;
 
-use crate::memory::kernel;
+use crate::local_memory::kernel;
 use crate::system::forked::{PerProcess, Process};
 
 /// A peer's process, pinned.

@@ -25,7 +25,7 @@ use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
 use crate::endpoint::{Helper, WeakShared};
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 use crate::transport::shm::Bell;
 
 /// An operation of an endpoint.

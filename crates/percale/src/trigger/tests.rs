@@ -13,7 +13,7 @@ use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, ErrorCode};
 use crate::domain::{Domain, DomainBuilder};
 use crate::endpoint::work::{OpFlags, ReceiveWork};
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 use crate::{CompletionQueue, PeerAddress, SharedEndpoint};
 
 fn domain() -> Domain {

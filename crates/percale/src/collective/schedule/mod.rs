@@ -12,7 +12,7 @@ mod reduction;
 mod trees;
 
 use super::{Collective, Plan};
-use crate::memory::atomic::Datatype;
+use crate::local_memory::atomic::Datatype;
 
 /// A part of a member's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

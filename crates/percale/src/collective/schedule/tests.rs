@@ -2,7 +2,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Place, Program, Spot, Step};
 use crate::collective::{Collective, combines};
-use crate::memory::atomic::{AtomicOp, Datatype, fold};
+use crate::local_memory::atomic::{AtomicOp, Datatype, fold};
 
 /// One member, with the state of executing its program.
 struct Member {

@@ -17,7 +17,7 @@ use super::functions::{
 };
 use crate::device::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
 use crate::device::kind::{Interface, Kind, Place};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// The variable that names another library.
 const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";

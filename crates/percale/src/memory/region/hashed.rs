@@ -11,8 +11,8 @@
 
 use std::sync::OnceLock;
 
-use super::access::{Access, Refusal};
 use super::line::{Line, Said};
+use crate::local_memory::access::{Access, Refusal};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The first table has 2^this lines.

@@ -10,7 +10,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::access::{Access, Refusal};
 use super::counters::RegionCounters;
 use super::hold::Hold;
 use super::line::Said;
@@ -23,8 +22,9 @@ use super::revocation::{Revocation, wait_until};
 use super::via::{Through, Via};
 use super::windows::Windows as RegionWindows;
 use super::{CloseError, Kept, RegisterError, Terms};
+use crate::local_memory::access::{Access, Refusal};
+use crate::local_memory::rundown::Pin;
 use crate::memory::buffer::Buffer;
-use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
@@ -346,8 +346,8 @@ mod tests {
     use super::super::registered::Grantee;
     use super::*;
     use crate::domain::{Domain, DomainBuilder};
+    use crate::local_memory::rundown::{Line, Snapshot};
     use crate::memory::region::Region;
-    use crate::memory::rundown::{Line, Snapshot};
     use crate::transport::sim::{Network, SimOptions};
 
     /// A peer that accesses everything that it was granted, until `retired` is set.

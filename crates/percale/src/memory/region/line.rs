@@ -4,8 +4,8 @@
 //! number before and after: if it is the same and even, all that was read is from one write (a sequence lock; its loom model is below). Lines
 //! never move and are not freed before their table is, so the worst outcome for a reader is to find that a line has another key by now.
 
-use super::access::{Access, Refusal, admit};
 use super::via::{Through, Via};
+use crate::local_memory::access::{Access, Refusal, admit};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Set if the line is in use, by a region or by an allocated window.

@@ -6,12 +6,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::access::{Access, Refusal};
 use super::hashed::Hashed;
 use super::line::{Line, Said};
 use super::registered::Registered;
 use super::rows::Rows;
 use super::via::Via;
+use crate::local_memory::access::{Access, Refusal};
 use crate::memory::window::{Cell, Origin};
 
 /// A reader that met a writer this often yields its processor.

@@ -20,11 +20,10 @@
 //! * `revocation`: taking one back
 //! * `on_device`: regions of a device's memory
 //! * `counters`: counters of writes by peers
-//! * `access`: rights; `via`: the endpoints and peers through which accesses may come; `local`, `verbs`: keys and rights in verbs' terms
+//! * `via`: the endpoints and peers through which accesses may come; `local`, `verbs`: keys and rights in verbs' terms
 //! * `windows`: how many windows are bound; `hold`, `slice`: what each of them has of its region
 //! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
 
-mod access;
 mod counters;
 mod error;
 mod handle;
@@ -53,8 +52,6 @@ mod windows;
 
 use std::sync::Arc;
 
-pub use self::access::Access;
-pub(crate) use self::access::{Refusal, admit};
 pub use self::error::{CloseError, RegisterError};
 use self::handle::Handle;
 pub(crate) use self::hold::Hold;
@@ -76,6 +73,8 @@ pub(crate) use self::via::{Through, Via};
 use crate::completion::counter::Counter;
 use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
+pub use crate::local_memory::access::Access;
+pub(crate) use crate::local_memory::access::{Refusal, admit};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segments, View};
 

@@ -1,7 +1,7 @@
 //! Accesses to a region of device memory: by the device's driver, through pinned host memory.
 
-use super::access::Refusal;
 use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
+use crate::local_memory::access::Refusal;
 use crate::memory::atomic::Request;
 use crate::memory::volatile::{Segment, Segments, View};
 

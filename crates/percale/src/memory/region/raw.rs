@@ -4,7 +4,7 @@
 
 use super::{Kept, RawRegion, RegisterError, Registration};
 use crate::device::{self, DeviceError};
-use crate::memory::kernel;
+use crate::local_memory::kernel;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 impl Registration<'_> {

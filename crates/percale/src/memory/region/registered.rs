@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::access::{Access, Refusal, admit};
 use super::counters::RegionCounters;
 use super::on_device::{self, whole};
 use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::device::Device;
+use crate::local_memory::access::{Access, Refusal, admit};
+use crate::local_memory::kernel;
+use crate::local_memory::rundown::{Pin, Snapshot};
 use crate::memory::atomic::Request;
-use crate::memory::kernel;
 use crate::memory::lease::Lease;
-use crate::memory::rundown::{Pin, Snapshot};
 use crate::memory::sealed::Located;
 use crate::memory::volatile::{Segments, View};
 use crate::system::forked::Process;

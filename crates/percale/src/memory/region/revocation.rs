@@ -1,6 +1,6 @@
 //! Revoking a region: once this is over, no access of a peer to its memory is under way or begins.
 //!
-//! The order matters, and the loom model of [`rundown`](crate::memory::rundown) proves it:
+//! The order matters, and the loom model of [`rundown`](crate::local_memory::rundown) proves it:
 //!
 //! 1. From now on no thread of this process enters the region.
 //! 2. Each grant is made void.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::registered::{Grant, Registered};
-use crate::memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
+use crate::local_memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
 /// A region, or some of its grants, being revoked.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use super::access::Access;
 use super::registered::{Grants, Registered};
 use super::via::Through;
 use super::windows::Windows;
-use crate::memory::rundown::Pin;
+use crate::local_memory::access::Access;
+use crate::local_memory::rundown::Pin;
 use crate::memory::volatile::Segments;
 
 /// The part of its region that a window shows.

@@ -10,8 +10,8 @@ use crate::domain::{Domain, DomainBuilder};
 use crate::endpoint::Endpoint;
 use crate::endpoint::window_work::Bind;
 use crate::endpoint::work::OpFlags;
+use crate::local_memory::rundown::{Line, Snapshot};
 use crate::memory::region::{CloseError, Grantee, Region, RegisterError, RemoteMemory, Via};
-use crate::memory::rundown::{Line, Snapshot};
 use crate::transport::sim::{Network, SimOptions};
 use crate::{Entry, ErrorCode};
 

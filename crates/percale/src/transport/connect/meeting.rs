@@ -18,7 +18,7 @@ use super::degraded::Degraded;
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
-use crate::memory::kernel;
+use crate::local_memory::kernel;
 use crate::system::forked::{PerProcess, word_of_this_process};
 use crate::system::interrupted::uninterrupted;
 use crate::transport::peer_process::PeerProcess;

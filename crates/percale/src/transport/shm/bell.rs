@@ -54,7 +54,7 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::memory::barrier;
+use crate::local_memory::barrier;
 use crate::memory::mapping::{Mapping, sealed_memfd};
 use crate::system::call::call;
 use crate::system::event::EventDescriptor;

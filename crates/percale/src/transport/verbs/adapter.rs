@@ -231,7 +231,7 @@ fn is_v2(device: &str, port: u8, index: u8) -> bool {
 
 /// Why no memory can be registered: mostly the limit of locked memory.
 fn unregistered(error: &std::io::Error) -> String {
-    match crate::memory::kernel::limit(libc::RLIMIT_MEMLOCK) {
+    match crate::local_memory::kernel::limit(libc::RLIMIT_MEMLOCK) {
         Some(bytes) => format!("memory cannot be registered ({error}); {bytes} bytes may be locked (ulimit -l)"),
         None => format!("memory cannot be registered ({error})"),
     }

@@ -4,7 +4,7 @@
 //! generation to an entry of the *key page* that it shares with this peer, and answers how the memory is reached
 //! ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each access). From
 //! then on an access needs no request: the initiator checks rights and range, announces itself, checks whether the entry
-//! holds, copies, and leaves ([`rundown`](crate::memory::rundown)).
+//! holds, copies, and leaves ([`rundown`](crate::local_memory::rundown)).
 //!
 //! * `resolution`: the answer as it is sent, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
@@ -47,8 +47,8 @@ use super::connection_end::ConnectionEnd;
 use super::pair::Pair;
 use super::sender::{SendError, Sender};
 use super::transfer::{Arenas, Cma};
+use crate::local_memory::rundown::Entry;
 use crate::memory::region::{Keys, Via};
-use crate::memory::rundown::Entry;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
 use crate::transport::peer_process::PeerProcess;

@@ -23,7 +23,7 @@ use super::ring::{Consumer, SCRATCH, Scratch};
 use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
-use crate::memory::barrier;
+use crate::local_memory::barrier;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};

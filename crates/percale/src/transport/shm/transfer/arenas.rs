@@ -28,7 +28,7 @@ use rustix::net::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::memory::kernel;
+use crate::local_memory::kernel;
 use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;

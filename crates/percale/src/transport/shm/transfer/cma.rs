@@ -23,7 +23,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::memory::kernel::{self, Direction};
+use crate::local_memory::kernel::{self, Direction};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 use crate::transport::peer_process::PeerProcess;
 

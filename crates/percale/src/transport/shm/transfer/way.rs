@@ -4,7 +4,7 @@
 
 use super::arenas::{Arenas, Remote};
 use super::cma::{Cma, NoCopy};
-use crate::memory::kernel::Direction;
+use crate::local_memory::kernel::Direction;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
 use crate::transport::PullError;

@@ -16,8 +16,8 @@ use super::super::window_use::{Extent, Using};
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
 use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Unbound, Windows};
+use crate::local_memory::rundown::{Line, Snapshot};
 use crate::memory::region::{Access, Grantee, Registered};
-use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 

@@ -37,7 +37,8 @@ fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
             assert_ne!(next.number, number);
             assert_eq!(next.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: another slot");
             let late: &dyn Grantee = &*bench.grantee;
-            let has_retired = |number| late.has_retired(number, crate::memory::rundown::Line::default().snapshot());
+            let has_retired =
+                |number| late.has_retired(number, crate::local_memory::rundown::Line::default().snapshot());
             // While the next grant is in use.
             bench.grantee.forgotten(number).expect("it was forgotten before");
             late.revoke(number);

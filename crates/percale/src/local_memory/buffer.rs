@@ -216,8 +216,8 @@ impl From<Arc<[u8]>> for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::sealed::allocate;
-    use crate::memory::volatile::{Segments, View};
+    use crate::local_memory::sealed::allocate;
+    use crate::local_memory::volatile::{Segments, View};
 
     fn all() -> Vec<Buffer> {
         let mut allocation = allocate(5).unwrap();

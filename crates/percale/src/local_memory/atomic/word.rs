@@ -5,8 +5,8 @@
 
 use super::element::Element;
 use super::{AtomicOp, Kind, Misaligned, Operation};
-use crate::memory::region::Access;
-use crate::memory::volatile::Segment;
+use crate::local_memory::access::Access;
+use crate::local_memory::volatile::Segment;
 
 /// An aligned word of 64 bits for the most common atomic operations.
 #[derive(Clone, Copy, Debug)]

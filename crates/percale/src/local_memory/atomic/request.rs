@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
 
 use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
-use crate::memory::region::Access;
-use crate::memory::volatile::Segment;
+use crate::local_memory::access::Access;
+use crate::local_memory::volatile::Segment;
 
 /// A checked request: the operands and compare values are as long as its elements, or not used by its kind.
 #[derive(Clone, Copy, Debug)]

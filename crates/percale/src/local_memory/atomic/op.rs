@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::memory::region::Access;
+use crate::local_memory::access::Access;
 
 /// The operation on each element of the target (fi_atomic(3), `enum fi_op`). The [module](super) defines each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

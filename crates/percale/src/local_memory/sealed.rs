@@ -328,7 +328,7 @@ impl Allocation {
     /// In a child the address may be something else's by now.
     #[inline]
     #[track_caller]
-    pub(super) fn check_here(&self) {
+    pub(in crate::local_memory) fn check_here(&self) {
         assert!(
             self.arena.mapping.is_here(),
             "this memory is of a process that this one is a fork of: allocate some in this one"

@@ -1,0 +1,22 @@
+//! Memory as this process uses it, without the keys by which peers reach it (those are in [`memory`](crate::memory), which also gives the
+//! public modules of this one their names outside of the crate).
+//!
+//! * [`volatile`] names ranges of memory that other threads or processes may be writing, and copies to and from them.
+//! * [`buffer`] is the memory that safe operations own while they are under way.
+//! * [`sealed`] allocates memory that local peers can map; `free_list` finds room in it.
+//! * `access` has the rights to memory; [`atomic`] executes atomic operations; `rundown` announces accesses.
+//! * `barrier` executes fences for other processes; `kernel` copies to and from memory that may not be mapped.
+//! * `words` are 64-bit words shared by threads or processes.
+//! * [`mapping`] is the one place that maps and unmaps pages.
+
+pub(crate) mod access;
+pub mod atomic;
+pub(crate) mod barrier;
+pub mod buffer;
+mod free_list;
+pub(crate) mod kernel;
+pub mod mapping;
+pub(crate) mod rundown;
+pub mod sealed;
+pub mod volatile;
+pub(crate) mod words;
