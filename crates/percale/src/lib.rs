@@ -51,6 +51,7 @@ mod system;
 mod table;
 pub mod transport;
 pub mod trigger;
+mod types;
 pub mod wire;
 
 pub(crate) use debug::short_debug;

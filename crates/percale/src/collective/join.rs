@@ -29,8 +29,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::Digest;
 use super::schedule::neighbours;
-use crate::completion::entry::ErrorCode;
-use crate::transport::Connection;
+use crate::types::Connection;
+use crate::types::ErrorCode;
 use crate::wire::join::Join;
 
 /// An action that the owner of the connections performs for joins.

@@ -39,9 +39,9 @@ pub(crate) use plan::Plan;
 pub(crate) use schedule::{Place, Program, Spot, Step};
 pub use set::AddressSet;
 
-use crate::endpoint::work::OpFlags;
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
 use crate::local_memory::volatile::Segment;
+use crate::types::OpFlags;
 
 /// The most members that a group may have.
 pub const MEMBER_LIMIT: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::address::PeerAddress;
+use crate::types::PeerAddress;
 
 /// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set from its own addresses. A member's
 /// place in it is its rank.

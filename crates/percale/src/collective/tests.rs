@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::{AddressSet, MEMBER_LIMIT};
-use crate::address::PeerAddress;
+use crate::types::PeerAddress;
 
 fn set(members: &[u64]) -> AddressSet {
     members.iter().map(|member| PeerAddress(*member)).collect()

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use super::entry::ErrorCode;
 use super::wait::{Progress, Wait, WaitError, face};
-use crate::address::PeerAddress;
 use crate::address::error::AddressError;
 use crate::collective::GroupId;
 use crate::endpoint::connection::ConnectionRequest;
+use crate::types::PeerAddress;
 
 /// Events that a queue keeps by default.
 pub const DEFAULT_LIMIT: usize = 4096;

@@ -21,7 +21,6 @@ use super::ownership::{Owned, Shared};
 use super::scalable::{Seat, SharedPlace};
 use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};
-use crate::address::PeerAddress;
 use crate::address::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
@@ -32,6 +31,7 @@ use crate::table::Table;
 use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Transports};
 use crate::transport::tcp::TcpOptions;
 use crate::trigger::{Lines, Submissions, Watched};
+use crate::types::PeerAddress;
 use crate::wire::hello::Incarnation;
 
 /// Why an endpoint could not be opened.

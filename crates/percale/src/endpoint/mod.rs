@@ -54,11 +54,11 @@ pub use self::builder::{BindError, EndpointBuilder};
 pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
-use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::window::TypeTwo;
 pub use crate::system::spin::{assume_alone, offer_when_idle};
+use crate::types::PeerAddress;
 
 /// A reliable-datagram endpoint. See the [module](self).
 pub struct Endpoint<A: Ownership = Owned> {

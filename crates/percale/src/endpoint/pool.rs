@@ -33,7 +33,6 @@ use super::engine::peers::At;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
 use super::shared_receive::Owed;
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
@@ -42,6 +41,7 @@ use crate::system::forked::ProcessMutex;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 use crate::transport::shm::Bell;
+use crate::types::PeerAddress;
 
 /// The receives of a shared receive context, and the unexpected messages announced by its endpoints.
 #[derive(Debug)]

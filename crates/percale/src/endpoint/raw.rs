@@ -15,11 +15,11 @@ use super::ownership::Ownership;
 use super::ownership::reach::Call;
 use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
-use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
 use crate::memory::volatile::{Segment, Segments};
 use crate::trigger::Operation;
+use crate::types::PeerAddress;
 
 impl SharedReceive {
     /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). The endpoint that

@@ -6,8 +6,8 @@ use super::Endpoint;
 use super::engine::types::Notify;
 use super::ownership::Ownership;
 use super::work::PostError;
-use crate::address::PeerAddress;
 use crate::collective::{AddressSet, CollectiveWork, GroupId};
+use crate::types::PeerAddress;
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same

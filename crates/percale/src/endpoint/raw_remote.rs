@@ -9,9 +9,9 @@ use super::ownership::Ownership;
 use super::ownership::reach::Call;
 use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
-use crate::address::PeerAddress;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::{Segment, Segments};
+use crate::types::PeerAddress;
 
 impl<A: Ownership> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).

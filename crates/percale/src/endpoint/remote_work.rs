@@ -1,10 +1,10 @@
 //! The operations that access peers' regions (one-sided operations).
 
 use super::work::OpFlags;
-use crate::address::PeerAddress;
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::types::PeerAddress;
 
 /// The most operand bytes of one atomic operation.
 pub const ATOMIC_LIMIT: usize = 1000;

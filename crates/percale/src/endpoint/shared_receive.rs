@@ -21,11 +21,11 @@ use std::task::{Context, Poll, Waker};
 use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::errands;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
+use crate::types::PeerAddress;
 
 /// A shared receive context. A handle, cheap to clone; see the [module](self).
 #[derive(Clone)]

@@ -7,11 +7,11 @@ use super::engine::types::{Notify, Side};
 use super::ownership::Ownership;
 use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::types::PeerAddress;
 
 /// A piece of this process's memory (verbs: a scatter/gather entry).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::Endpoint;
 use super::ownership::Ownership;
 use super::work::{OpFlags, PostError};
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::memory::region::{Bindable, Keys, Registered, RemoteMemory};
 use crate::memory::window::{Binding, Cell, Window, WindowAccess, WindowError};
+use crate::types::PeerAddress;
 
 /// How a window of type 2 is to be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,10 +32,8 @@ pub mod verbs;
 use crate::memory::lease::Lease;
 use crate::memory::region::Refusal;
 use crate::memory::volatile::{Segments, View};
+pub use crate::types::Connection;
 use crate::wire::head::Head;
-
-/// Which connection of an endpoint a frame came over.
-pub type Connection = u32;
 
 /// Why a frame was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,8 +43,8 @@ pub(crate) use self::request::Request;
 use super::Endpoint;
 use super::builder::{BindError, resolve};
 use super::ownership::Ownership;
-use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
+use crate::types::PeerAddress;
 pub use crate::wire::control::DATA_LIMIT;
 
 /// Why there is no connection.

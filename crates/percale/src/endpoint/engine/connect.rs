@@ -14,7 +14,6 @@ use super::poller::Poller;
 use super::role::Role;
 use super::sleep::{Idle, Sleepers};
 use super::{BELL, Connector, Doorbell, Engine};
-use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
@@ -31,6 +30,7 @@ use crate::transport::sim::SimNotice;
 use crate::transport::tcp::TcpLink;
 use crate::transport::verbs::VerbsLink;
 use crate::transport::{Broken, Connection};
+use crate::types::PeerAddress;
 use crate::wire::head::Kind;
 
 /// The parts from which an engine is made.

@@ -8,7 +8,6 @@ use super::Engine;
 use super::access::{rma_entry, word_entry};
 use super::core::Core;
 use super::peers::State;
-use crate::address::PeerAddress;
 use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};
@@ -16,6 +15,7 @@ use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::Word;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, ShmLink};
+use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
 /// The flags that such an operation may have. An access that is over is complete at every level.

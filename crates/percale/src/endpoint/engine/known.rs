@@ -3,8 +3,8 @@
 //! It takes about 16 bytes for each peer that this endpoint uses, independent of the size of the vector and of the peer's index. An entry
 //! is one word: the address with its receive context in the low bits (40 bits), and the slot + 1.
 
-use crate::address::PeerAddress;
 use crate::transport::Connection;
+use crate::types::PeerAddress;
 
 /// The number of bits of an entry that hold the slot.
 const SLOT: u32 = 24;

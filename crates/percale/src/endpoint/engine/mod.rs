@@ -91,13 +91,13 @@ use self::role::Role;
 use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::address::PeerAddress;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
+use crate::types::PeerAddress;
 
 pub(crate) use self::connect::{Bedside, Start};
 pub(crate) use self::connector::Connector;

@@ -20,9 +20,9 @@ use super::budget::Budget;
 use super::known::Known;
 use super::sockets::Sockets;
 use super::types::{Pending, Work};
-use crate::address::PeerAddress;
 use crate::address::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
+use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
 /// The state of the connection to a peer.

@@ -6,13 +6,13 @@ use super::kinds::envelope;
 use super::peers::Unresolved;
 use super::triggered::Triggered;
 use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::memory::volatile::Segment;
 use crate::table::Id;
 use crate::transport::Connection;
+use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {

@@ -8,7 +8,6 @@ use super::peers::State;
 use super::read::PATIENCE;
 use super::receive::unresolved;
 use super::types::{GroupMessage, Notify, OpenSend, Payload, Pending, Send, SendState, Side, Work};
-use crate::address::PeerAddress;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::sealed;
@@ -16,6 +15,7 @@ use crate::memory::volatile::{Segment, Segments};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::trigger::Operation;
+use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind, Offer};
 
 /// The number of sends of the raw API that may wait in one peer's queue (while it connects, or behind a fence) before posting returns

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::access::Waiting;
 use super::core::{send_flags, sent_entry};
-use crate::address::PeerAddress;
 use crate::completion::entry::Entry;
 use crate::endpoint::pool::Many;
 use crate::endpoint::posted::Posted;
@@ -15,6 +14,7 @@ use crate::memory::region::{Refusal, Registered};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::table::Id;
 use crate::transport::Connection;
+use crate::types::PeerAddress;
 use crate::wire::head::{Head, Notice, Offer};
 
 use super::super::matching::Held;

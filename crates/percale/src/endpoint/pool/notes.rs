@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::many::Many;
 use super::{At, Waiting};
-use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::matching::{Held, Pattern};
+use crate::types::PeerAddress;
 
 /// A note for a member.
 #[derive(Debug)]

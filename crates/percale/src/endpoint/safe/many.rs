@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::under_way::UnderWay;
 use super::{Cause, OperationError};
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
@@ -12,6 +11,7 @@ use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
+use crate::types::PeerAddress;
 
 /// A buffer that takes many messages.
 #[must_use = "dropping it cancels the receive"]

@@ -38,9 +38,9 @@ pub use self::windows::{WindowOperation, WindowRequest};
 use super::Endpoint;
 use super::ownership::Ownership;
 use super::work::OpFlags;
-use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::memory::buffer::Buffer;
+use crate::types::PeerAddress;
 
 /// A completed send.
 #[derive(Debug)]

@@ -24,7 +24,6 @@ use super::future::Started;
 use super::request::posted;
 use super::under_way::UnderWay;
 use super::when::When;
-use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
@@ -36,6 +35,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
 use crate::trigger::{Operation, Variable};
+use crate::types::PeerAddress;
 
 /// A number that atomic operations work on.
 pub trait Element: Copy + private::Bytes {

@@ -4,7 +4,6 @@ use super::many::ReceivingMany;
 use super::under_way::{Receiving, Sending, UnderWay};
 use super::when::When;
 use super::{OperationError, Received, Sent};
-use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
@@ -15,6 +14,7 @@ use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 use crate::trigger::{Operation, Variable};
+use crate::types::PeerAddress;
 
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]

@@ -25,7 +25,6 @@ use super::future::Started;
 use super::request::posted;
 use super::under_way::UnderWay;
 use super::{OperationError, SendRequest};
-use crate::address::PeerAddress;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::ownership::Ownership;
@@ -34,6 +33,7 @@ use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Bindable, RemoteMemory};
 use crate::memory::window::Window;
+use crate::types::PeerAddress;
 
 /// A bind (its result is the name that the peer uses) or an invalidation, that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::address::PeerAddress;
 use crate::domain::{Domain, DomainBuilder};
 use crate::endpoint::Endpoint;
 use crate::endpoint::window_work::Bind;
@@ -13,6 +12,7 @@ use crate::endpoint::work::OpFlags;
 use crate::local_memory::rundown::{Line, Snapshot};
 use crate::memory::region::{CloseError, Grantee, Region, RegisterError, RemoteMemory, Via};
 use crate::transport::sim::{Network, SimOptions};
+use crate::types::PeerAddress;
 use crate::{Entry, ErrorCode};
 
 fn domain_of(two: TypeTwo) -> Domain {

@@ -27,7 +27,6 @@ use super::Engine;
 use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{GroupMessage, Notify, Pending, Place as Into, Receive, Side, Work};
-use crate::address::PeerAddress;
 use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan, Step, combines};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
@@ -37,6 +36,7 @@ use crate::memory::volatile::{Segment, Segments};
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::trigger::Operation;
+use crate::types::PeerAddress;
 use crate::wire::head::ABORT;
 
 /// The endpoint's own slot among its peers.
