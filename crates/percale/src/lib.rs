@@ -32,6 +32,7 @@ mod readme {}
 pub mod refused;
 
 pub mod address;
+mod address_vector;
 pub mod collective;
 pub mod completion;
 mod debug;

@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use super::error::AddressError;
-use super::inserted::Inserted;
-use super::name;
-use super::symmetric::Symmetric;
-use super::vector::AddressVector;
+use crate::address_vector::error::AddressError;
+use crate::address_vector::inserted::Inserted;
+use crate::address_vector::vector::AddressVector;
+use crate::address_vector::{name, symmetric};
 use crate::completion::event::{Event, EventQueue};
 use crate::errands::contained;
 use crate::system::forked::Process;
@@ -235,7 +234,7 @@ impl Inserter {
         context: u64,
         done: Box<dyn FnOnce(&Inserted) + Send>,
     ) -> Result<(), AddressError> {
-        Symmetric { node, nodes, service, services }.check(self.shared.vector.options().family)?;
+        symmetric::check((node, nodes), (service, services), self.shared.vector.options().family)?;
         let (node, service) = (node.to_owned(), service.to_owned());
         self.submit(Job { what: What::Symmetric { node, nodes, service, services }, context, done })
     }
@@ -374,9 +373,9 @@ impl Drop for Inserter {
 mod tests {
     use std::time::Duration;
 
-    use super::super::vector::VectorOptions;
     use super::*;
     use crate::PeerAddress;
+    use crate::address_vector::vector::VectorOptions;
 
     fn pair() -> (AddressVector, EventQueue, Inserter) {
         let vector = AddressVector::new(VectorOptions::default()).unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::entry::ErrorCode;
 use super::wait::{Progress, Wait, WaitError, face};
-use crate::address::error::AddressError;
+use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
 use crate::endpoint::connection::ConnectionRequest;
 use crate::types::PeerAddress;

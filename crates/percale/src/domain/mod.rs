@@ -20,7 +20,7 @@ pub use self::builder::{DomainBuilder, OpenError};
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 pub use self::pending::PendingRegion;
-use crate::address::VectorBuilder;
+use crate::address_vector::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::endpoint::engine::Bedside;

@@ -21,7 +21,7 @@ use super::ownership::{Owned, Shared};
 use super::scalable::{Seat, SharedPlace};
 use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};
-use crate::address::vector::{AddressVector, VectorOptions};
+use crate::address_vector::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;

@@ -33,7 +33,7 @@ use super::engine::peers::At;
 use super::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
 use super::shared_receive::Owed;
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::address::vector::AddressVector;
+use crate::address_vector::vector::AddressVector;
 use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;

@@ -20,7 +20,6 @@ pub(crate) mod kind;
 mod links;
 pub mod loopback;
 pub(crate) mod peer_process;
-pub(crate) mod process_socket;
 pub mod shm;
 pub mod sim;
 pub(crate) mod stream;

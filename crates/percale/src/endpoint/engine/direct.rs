@@ -102,7 +102,7 @@ impl Engine {
     }
 
     #[inline]
-    fn access_slot(&mut self, peer: crate::address::PeerAddress) -> Result<Connection, PostError> {
+    fn access_slot(&mut self, peer: crate::types::PeerAddress) -> Result<Connection, PostError> {
         if !self.process.is_here() {
             return Err(self.refusal());
         }

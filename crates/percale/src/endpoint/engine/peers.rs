@@ -20,7 +20,7 @@ use super::budget::Budget;
 use super::known::Known;
 use super::sockets::Sockets;
 use super::types::{Pending, Work};
-use crate::address::vector::{AddressError, AddressVector};
+use crate::address_vector::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
 use crate::types::PeerAddress;
 use crate::wire::head::Counts;

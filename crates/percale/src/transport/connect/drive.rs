@@ -20,7 +20,7 @@ use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, ConnectTimeouts, listen};
 use crate::later::later;
 use crate::system::interrupted::uninterrupted;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::{
     Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
 };

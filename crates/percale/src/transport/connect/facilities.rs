@@ -9,7 +9,7 @@ use super::listen::{self, unix_listener, unix_socket};
 use super::{liveness, passing};
 use crate::system::call::{call, named};
 use crate::system::event::EventDescriptor;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::shm::{Bell, Mappings, PAIR_BYTES, pair_memory};
 use crate::wire::hello::{Incarnation, Token};
 use crate::wire::meeting::{Half, Offer};

@@ -12,8 +12,8 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, Soc
 use crate::later::later;
 use crate::system::call::{call, named};
 use crate::system::interrupted::uninterrupted;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::host;
-use crate::transport::process_socket::ProcessSocket;
 use crate::wire::hello::Incarnation;
 
 /// What sockets of this module are, all of them.

@@ -11,8 +11,8 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::system::call::{call, named};
 use crate::system::interrupted::uninterrupted;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::{PeerProcess, ProcessEnded};
-use crate::transport::process_socket::ProcessSocket;
 
 /// The kernel's word about the process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

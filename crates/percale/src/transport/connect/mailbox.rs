@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ConnectError;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::PeerProcess;
-use crate::transport::process_socket::ProcessSocket;
 use crate::transport::shm::Mappings;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;

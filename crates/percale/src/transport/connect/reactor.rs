@@ -33,7 +33,7 @@ use crate::later::later;
 use crate::local_memory::barrier;
 use crate::local_memory::kernel;
 use crate::system::call::call;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
 

@@ -15,7 +15,7 @@ use super::meeting::{Meeting, Room};
 use super::queue_pairs::Pairing;
 use super::{ConnectError, ConnectTimeouts};
 use crate::system::interrupted::uninterrupted;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
 use crate::wire::why::Why;

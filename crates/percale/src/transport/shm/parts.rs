@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::bell::{BELL_BITS, Bell};
 use super::pair::Mappings;
 use crate::memory::region::{Keys, Via};
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::PeerProcess;
-use crate::transport::process_socket::ProcessSocket;
 
 /// The parts from which a link is built, as exchanged during connection setup.
 #[derive(Debug)]

@@ -40,7 +40,7 @@ use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Kind, Offer};
 
 /// The longest payload of one `Data` frame; other frames may go between two of them.

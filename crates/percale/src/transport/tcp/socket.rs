@@ -13,8 +13,8 @@ use super::unanswered::Patience;
 use crate::memory::volatile::Segments;
 use crate::system::call::named;
 use crate::system::interrupted::uninterrupted;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::Broken;
-use crate::transport::process_socket::ProcessSocket;
 
 /// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
 /// are the link's own bytes.

@@ -10,7 +10,7 @@ use super::direct::{Direct, Pins, Unposted, WireParts};
 use crate::memory::lease::Lease;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::tcp::{Socket, Stream, StreamLink, TcpOptions};
 use crate::transport::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Offer};

@@ -146,7 +146,7 @@ fn settle(left: &[Peer], right: &[Peer]) {
                     assert_eq!(inode(&one), inode(&two), "both agree");
                 }
                 (Made::Tcp(one), Made::Tcp(two)) => {
-                    let name = |socket: &crate::transport::process_socket::ProcessSocket| {
+                    let name = |socket: &crate::system::process_socket::ProcessSocket| {
                         SocketAddr::try_from(rustix::net::getsockname(socket).unwrap())
                     };
                     let peer = rustix::net::getpeername(&one).unwrap().unwrap();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::VERSION;
 
 #[test]

@@ -33,7 +33,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
 use crate::system::interrupted::uninterrupted;
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 
 /// The number of arenas that each side hands out at a time; memory in further arenas is reached in other ways.
 const LIMIT: usize = 1024;

@@ -76,7 +76,7 @@ pub(super) use self::way::{NoWay, Told, Way};
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
 use crate::memory::volatile::{Segments, View};
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
 

@@ -28,6 +28,18 @@ pub(super) enum Kind {
     Named(u16),
 }
 
+/// Checks a range of nodes and services as far as that is possible without a resolver.
+///
+/// # Errors
+/// If there is no such range.
+pub(crate) fn check(
+    (node, nodes): (&str, usize),
+    (service, services): (&str, usize),
+    family: Option<Family>,
+) -> Result<(), AddressError> {
+    Symmetric { node, nodes, service, services }.check(family).map(drop)
+}
+
 /// The addresses of a block, or the number of addresses that failed for one reason.
 pub(super) type Part = Result<Block, (u64, AddressError)>;
 

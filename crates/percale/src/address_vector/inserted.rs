@@ -1,7 +1,7 @@
 //! The outcome of an insertion.
 
-use super::PeerAddress;
 use super::error::AddressError;
+use crate::types::PeerAddress;
 
 /// The outcome for each address of one insertion, in order. Consecutive numbers take no more memory than one.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Inserted {
     }
 
     /// The same as runs of addresses in a row that failed for one reason: the place of the first, how many, and why.
-    pub(super) fn failed_runs(&self) -> impl Iterator<Item = (u64, u64, &AddressError)> {
+    pub(crate) fn failed_runs(&self) -> impl Iterator<Item = (u64, u64, &AddressError)> {
         let mut before = 0;
         self.runs.iter().filter_map(move |run| {
             let start = before;
@@ -78,7 +78,7 @@ impl Inserted {
         })
     }
 
-    pub(super) fn there(&mut self, first: PeerAddress, more: u64) {
+    pub(crate) fn there(&mut self, first: PeerAddress, more: u64) {
         let first = first.0;
         match self.runs.last_mut() {
             Some(Run::There { first: before, count }) if *before + *count == first => *count += more,
@@ -86,7 +86,7 @@ impl Inserted {
         }
     }
 
-    pub(super) fn failed(&mut self, more: u64, error: AddressError) {
+    pub(crate) fn failed(&mut self, more: u64, error: AddressError) {
         match self.runs.last_mut() {
             Some(Run::Failed { count, error: before }) if *before == error => *count += more,
             _ => self.runs.push(Run::Failed { count: more, error }),

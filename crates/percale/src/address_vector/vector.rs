@@ -12,12 +12,11 @@
 //! about a nanosecond per entry, once for each connection that a peer makes. A caller that keeps the answer compares
 //! [`AddressVector::removals`] to find out when to ask again.
 
-use crate::transport::process_socket::ProcessSocket;
+use crate::system::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use super::PeerAddress;
 use super::cells::{Cell, Cells};
 use super::entry::{Entry, check};
 use super::inserted::Inserted;
@@ -28,6 +27,7 @@ use super::store::Store;
 use super::symmetric::Symmetric;
 use super::table::Writer;
 use crate::system::forked::ProcessMutex;
+use crate::types::PeerAddress;
 
 pub use super::error::AddressError;
 

@@ -153,7 +153,7 @@ pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
 }
 
 /// Whether a node is an address, so that no resolver is needed.
-pub(super) fn is_literal(node: &str) -> bool {
+pub(crate) fn is_literal(node: &str) -> bool {
     literal(node, 1).is_some()
 }
 

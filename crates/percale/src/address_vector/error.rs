@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::PeerAddress;
 use super::family::Family;
+use crate::types::PeerAddress;
 
 /// The reason why an address was not inserted or removed, or a vector not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
