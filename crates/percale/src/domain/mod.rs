@@ -21,11 +21,6 @@ pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, O
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 pub use self::pending::PendingRegion;
 use crate::address_vector::VectorBuilder;
-use crate::endpoint::EndpointBuilder;
-use crate::endpoint::connection::ListenerBuilder;
-use crate::endpoint::engine::Bedside;
-use crate::endpoint::scalable::ScalableBuilder;
-use crate::endpoint::shared_receive::SharedReceive;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
@@ -33,6 +28,7 @@ use crate::memory::window::TypeTwo;
 use crate::system::forked::Process;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
+use crate::transport::doorbell::Bedside;
 use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
 use crate::transport::verbs::{Adapter, Pins};
@@ -195,27 +191,6 @@ impl Domain {
     /// Builds an address vector.
     pub fn address_vector(&self) -> VectorBuilder {
         VectorBuilder::default().domain(self.inner.settings.interface.clone().unwrap_or_default())
-    }
-
-    /// Builds an endpoint.
-    pub fn endpoint(&self) -> EndpointBuilder<'_> {
-        EndpointBuilder::new(self)
-    }
-
-    /// Builds a scalable endpoint: several contexts behind one address.
-    pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
-        ScalableBuilder::new(self)
-    }
-
-    /// Creates a shared receive context.
-    #[must_use]
-    pub fn shared_receive(&self) -> SharedReceive {
-        SharedReceive::new()
-    }
-
-    /// Builds a listener, for connections with one peer each.
-    pub fn listener(&self) -> ListenerBuilder<'_> {
-        ListenerBuilder::new(self)
     }
 
     /// Allocates memory that local peers can map: long messages from and to it are copied by both sides at once.

@@ -137,8 +137,15 @@ impl Purpose {
 /// A multi-receive buffer with less than this left is released, unless the builder sets another minimum.
 pub(super) const MULTI_MINIMUM: usize = 64;
 
+impl Domain {
+    /// Builds an endpoint.
+    pub fn endpoint(&self) -> EndpointBuilder<'_> {
+        EndpointBuilder::new(self)
+    }
+}
+
 impl<'d> EndpointBuilder<'d> {
-    pub(crate) fn new(domain: &'d Domain) -> Self {
+    pub(super) fn new(domain: &'d Domain) -> Self {
         let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
         let (vector, events, multi_minimum, answer_timeout) = (None, None, MULTI_MINIMUM, None);
         Self {

@@ -84,8 +84,15 @@ pub struct ScalableBuilder<'d> {
 
 crate::short_debug!(ScalableBuilder<'_>, "ScalableBuilder");
 
+impl Domain {
+    /// Builds a scalable endpoint: several contexts behind one address.
+    pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
+        ScalableBuilder::new(self)
+    }
+}
+
 impl<'d> ScalableBuilder<'d> {
-    pub(crate) const fn new(domain: &'d Domain) -> Self {
+    const fn new(domain: &'d Domain) -> Self {
         Self { domain, contexts: 1, receiving: None, senders: 0, authorization_key: None }
     }
 

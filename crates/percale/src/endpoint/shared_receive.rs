@@ -22,6 +22,7 @@ use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::domain::Domain;
 use crate::errands;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
@@ -35,8 +36,16 @@ pub struct SharedReceive {
 
 crate::short_debug!(SharedReceive, "SharedReceive");
 
+impl Domain {
+    /// Creates a shared receive context.
+    #[must_use]
+    pub fn shared_receive(&self) -> SharedReceive {
+        SharedReceive::new()
+    }
+}
+
 impl SharedReceive {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { pool: Pool::new(super::builder::MULTI_MINIMUM) }
     }
 

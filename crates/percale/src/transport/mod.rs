@@ -15,6 +15,7 @@
 pub(crate) mod any;
 pub(crate) mod background;
 pub mod connect;
+pub(crate) mod doorbell;
 pub mod host;
 pub(crate) mod kind;
 mod links;

@@ -24,8 +24,15 @@ crate::short_debug!(Listener, "Listener");
 
 crate::short_debug!(ListenerBuilder<'_>, "ListenerBuilder");
 
+impl Domain {
+    /// Builds a listener, for connections with one peer each.
+    pub fn listener(&self) -> ListenerBuilder<'_> {
+        ListenerBuilder::new(self)
+    }
+}
+
 impl<'d> ListenerBuilder<'d> {
-    pub(crate) const fn new(domain: &'d Domain) -> Self {
+    const fn new(domain: &'d Domain) -> Self {
         Self { domain, events: None, backlog: BACKLOG }
     }
 

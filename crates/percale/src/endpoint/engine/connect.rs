@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,16 +13,16 @@ use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
 use super::sleep::{Idle, Sleepers};
-use super::{BELL, Connector, Doorbell, Engine};
+use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
 use crate::memory::region::{Keys, Via};
-use crate::system::call::call;
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
 use crate::transport::connect::{ConnectError, LocalBell, Made, Notice, PeerIdentity, ShmParts};
+use crate::transport::doorbell::Bedside;
 use crate::transport::kind::TransportKind;
 use crate::transport::loopback::LoopbackLink;
 use crate::transport::shm::{Bell, Parts, ShmLink};
@@ -50,41 +50,6 @@ pub(crate) struct Start {
     pub(crate) context: u16,
     /// The incarnation of the endpoint.
     pub(crate) incarnation: u128,
-}
-
-/// The objects on which an endpoint sleeps, and through which it is woken.
-#[derive(Clone, Debug)]
-pub(crate) struct Bedside {
-    /// The doorbell that local peers ring.
-    pub(crate) doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when the doorbell rings, among other things.
-    epoll: Arc<OwnedFd>,
-}
-
-impl Bedside {
-    /// Creates one that peers can ring.
-    ///
-    /// # Errors
-    /// If the shared memory or the descriptors cannot be created.
-    pub(crate) fn shared() -> std::io::Result<Self> {
-        Self::of(Bell::new()?)
-    }
-
-    /// Creates one that only threads of this process ring.
-    ///
-    /// # Errors
-    /// Like [`shared`](Self::shared), except for errors of shared memory.
-    pub(crate) fn private() -> std::io::Result<Self> {
-        Self::of(Bell::private()?)
-    }
-
-    fn of(bell: Bell) -> std::io::Result<Self> {
-        let bell = Arc::new(bell);
-        let epoll = call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?;
-        let data = epoll::EventData::new_u64(BELL);
-        call("epoll_ctl", || epoll::add(&epoll, bell.event_fd(), data, epoll::EventFlags::IN))?;
-        Ok(Self { doorbell: Arc::new(Doorbell::new(bell)), epoll: Arc::new(epoll) })
-    }
 }
 
 /// The next number for an endpoint.

@@ -17,7 +17,7 @@
 //! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots
 //! * `senders`: peers that are sending halves of contexts
 //! * [`poller`]: which links to poll, and when; `linger`: spinning on rings for messages that are about to arrive
-//! * `doorbell`: assigns the bits of the bell to peers; `rdma`: links over verbs in the endpoint's epoll
+//! * `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
 //! * `connector`: the source of connections
 //! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
@@ -42,7 +42,6 @@ mod connector;
 pub(crate) mod core;
 pub(crate) mod counting;
 mod direct;
-mod doorbell;
 mod ending;
 pub(crate) mod gate;
 mod in_place;
@@ -95,13 +94,13 @@ use crate::memory::volatile::{Segment, Segments, View};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
+use crate::transport::doorbell::{BELL, Doorbell};
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
 use crate::types::PeerAddress;
 
-pub(crate) use self::connect::{Bedside, Start};
+pub(crate) use self::connect::Start;
 pub(crate) use self::connector::Connector;
-pub(crate) use self::doorbell::Doorbell;
 
 /// The engine of one endpoint: its links and the protocol above them.
 #[derive(Debug)]
@@ -543,9 +542,6 @@ impl Engine {
         self.id
     }
 }
-
-/// The bell's event in the endpoint's epoll; links have their connection numbers.
-const BELL: u64 = u64::MAX;
 
 /// The ticks in the endpoint's epoll.
 const TICKS: u64 = u64::MAX - 1;

@@ -1,11 +1,52 @@
-//! Assigns the bits of an endpoint's bell to its peers.
+//! What an endpoint sleeps on, and the bits of its bell, which it assigns to its peers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::event::epoll;
+
+use crate::system::call::call;
 use crate::transport::connect::LocalBell;
 use crate::transport::shm::{self, BELL_BITS, BELL_BYTES, Bell, Mappings, PAIR_BYTES};
+
+/// The bell's event in the endpoint's epoll; links have their connection numbers.
+pub(crate) const BELL: u64 = u64::MAX;
+
+/// The objects on which an endpoint sleeps, and through which it is woken.
+#[derive(Clone, Debug)]
+pub(crate) struct Bedside {
+    /// The doorbell that local peers ring.
+    pub(crate) doorbell: Arc<Doorbell>,
+    /// The descriptor that becomes readable when the doorbell rings, among other things.
+    pub(crate) epoll: Arc<OwnedFd>,
+}
+
+impl Bedside {
+    /// Creates one that peers can ring.
+    ///
+    /// # Errors
+    /// If the shared memory or the descriptors cannot be created.
+    pub(crate) fn shared() -> io::Result<Self> {
+        Self::of(Bell::new()?)
+    }
+
+    /// Creates one that only threads of this process ring.
+    ///
+    /// # Errors
+    /// Like [`shared`](Self::shared), except for errors of shared memory.
+    pub(crate) fn private() -> io::Result<Self> {
+        Self::of(Bell::private()?)
+    }
+
+    fn of(bell: Bell) -> io::Result<Self> {
+        let bell = Arc::new(bell);
+        let epoll = call("epoll_create1", || epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        let data = epoll::EventData::new_u64(BELL);
+        call("epoll_ctl", || epoll::add(&epoll, bell.event_fd(), data, epoll::EventFlags::IN))?;
+        Ok(Self { doorbell: Arc::new(Doorbell::new(bell)), epoll: Arc::new(epoll) })
+    }
+}
 
 /// A bell with an allocator of its bits. The service thread allocates bits and the engine releases them, both on cold paths.
 #[derive(Debug)]
