@@ -107,9 +107,9 @@ pub(crate) struct Terms {
     device: Option<Device>,
 }
 
-impl<'d> Registration<'d> {
-    pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        let terms = Terms {
+impl Terms {
+    const fn new(access: Access) -> Self {
+        Self {
             access,
             key: None,
             base: 0,
@@ -121,8 +121,25 @@ impl<'d> Registration<'d> {
             windows: true,
             local_write: None,
             device: None,
-        };
-        Self { domain, terms }
+        }
+    }
+}
+
+/// A table without a domain that holds one region, with this key, which peers may read; and that region's memory, which has to live as long.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc<Keys>, Buffer)> {
+    let mut memory = memory.into();
+    let segment = memory.segment_for_receive().ok_or(std::io::ErrorKind::InvalidInput)?;
+    let keys = Keys::new(std::time::Duration::ZERO, crate::system::forked::Process::current()?);
+    let terms = Terms { key: Some(key), ..Terms::new(Access::REMOTE_READ) };
+    let registered = keys.register(&terms, Segments::one(segment), Kept { backed: true, writable: true });
+    registered.map_err(std::io::Error::other)?;
+    Ok((Arc::new(keys), memory))
+}
+
+impl<'d> Registration<'d> {
+    pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
+        Self { domain, terms: Terms::new(access) }
     }
 
     /// Creates a registration with these terms.

@@ -7,12 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::pair::{IDLE_LINES as LINES, PAGE as CONTROL};
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
-use crate::domain::{Domain, DomainBuilder};
+use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::mapping::Mapping;
-use crate::memory::region::{Access, Keys, Region, Via};
+use crate::memory::region::{Keys, Via, table_of_one};
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
@@ -122,17 +121,12 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
 
 /// Returns the regions that the peer may request: one, with key 0.
 fn keys() -> std::io::Result<Arc<Keys>> {
-    static DOMAIN: OnceLock<(Domain, Region)> = OnceLock::new();
-    let open = || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
-        let network = Network::new(0, SimOptions::default());
-        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open()?;
-        let region = domain.registration(Access::REMOTE_READ).key(0).own(crate::memory::sealed::allocate(100)?)?;
-        Ok((domain, region))
-    };
-    if DOMAIN.get().is_none() {
+    static TABLE: OnceLock<(Arc<Keys>, Buffer)> = OnceLock::new();
+    if TABLE.get().is_none() {
+        let memory = crate::memory::sealed::allocate(100).map_err(std::io::Error::other)?;
         // A set from another thread serves as well.
-        DOMAIN.set(open().map_err(std::io::Error::other)?).ok();
+        TABLE.set(table_of_one(0, memory)?).ok();
     }
-    let (domain, _) = DOMAIN.get().ok_or(std::io::ErrorKind::NotFound)?;
-    Ok(Arc::clone(&domain.inner.keys))
+    let (keys, _) = TABLE.get().ok_or(std::io::ErrorKind::NotFound)?;
+    Ok(Arc::clone(keys))
 }
