@@ -101,7 +101,7 @@ impl Drop for Dropping {
 
 /// Ends work that will not begin, for those that wait for its end: the owner of a buffer, and the caller that posted it to complete
 /// like any other operation. Only counters report the end of deferred work, and they do not count canceled work.
-pub(super) fn taken_back(due: Due) {
+pub(crate) fn taken_back(due: Due) {
     if let Due::Transfer(endpoint, mut transfer) = due
         && (transfer.notify == Notify::Operation || !transfer.quiet)
     {

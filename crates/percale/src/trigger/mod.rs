@@ -28,11 +28,11 @@
 //! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
 //!
 //! * `gate`, `heap`, `waiting`: a counter's line; `due`: what waits there; `fire`: processing it; `submissions`: the way to the endpoint
-//! * `face`: queueing and canceling
+//! * `deferred`: the work that a domain has queued, which `endpoint::raw_deferred` queues and cancels
 //! * `variable`, `watched`: the variables that devices write, and the operations that wait for them
 
+mod deferred;
 mod due;
-mod face;
 mod fire;
 mod gate;
 mod heap;
@@ -43,10 +43,10 @@ mod variable;
 mod waiting;
 mod watched;
 
+pub(crate) use self::deferred::{Deferred, Lines, take_all_back};
+pub use self::deferred::{DeferredWork, Work, WorkError, WorkId};
 pub(crate) use self::due::Due;
-pub(crate) use self::face::{Deferred, Lines};
-pub use self::face::{DeferredWork, Work, WorkError, WorkId};
-pub(crate) use self::fire::fire;
+pub(crate) use self::fire::{fire, taken_back};
 pub(crate) use self::gate::Gate;
 pub use self::submissions::Operation;
 pub(crate) use self::submissions::{Submissions, Transfer};
