@@ -5,13 +5,14 @@
 //! * [`buffer`] is the memory that safe operations own while they are under way.
 //! * [`sealed`] allocates memory that local peers can map; `free_list` finds room in it.
 //! * `access` has the rights to memory; [`atomic`] executes atomic operations; `rundown` announces accesses.
-//! * `barrier` executes fences for other processes; `kernel` copies to and from memory that may not be mapped.
+//! * `bell` wakes endpoints of other processes; `barrier` executes fences for them; `kernel` copies to and from memory that may not be mapped.
 //! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
 pub(crate) mod access;
 pub mod atomic;
 pub(crate) mod barrier;
+pub(crate) mod bell;
 pub mod buffer;
 mod free_list;
 pub(crate) mod kernel;

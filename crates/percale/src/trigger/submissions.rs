@@ -25,8 +25,8 @@ use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
 use crate::endpoint::{Helper, WeakShared};
+use crate::local_memory::bell::Bell;
 use crate::local_memory::volatile::Segments;
-use crate::transport::shm::Bell;
 
 /// An operation of an endpoint.
 #[derive(Clone, Copy, Debug)]

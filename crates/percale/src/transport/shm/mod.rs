@@ -5,7 +5,7 @@
 //! of it; the payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
 //!
 //! # Modules
-//! * `ring`: lines, byte ring, credits. `bell`: notification of endpoints that do not poll a ring or that sleep. `pair`: the
+//! * `ring`: lines, byte ring, credits. `pair`: the
 //!   layout of the pair's memory. `parts`: what the connection setup hands over.
 //! * `sender`: the outbound ring, and when to fence, to check the peer's state, and to grow. `link`: one end of a connection,
 //!   as a `Link`.
@@ -20,7 +20,6 @@
 //! in its own memory: positions in the ring follow from checked lengths, and chunks of a transfer lie within this side's own
 //! segments.
 
-mod bell;
 mod cache;
 mod connection_end;
 mod direct;
@@ -36,7 +35,7 @@ mod transfer;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 
-pub use bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
+pub use crate::local_memory::bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
 pub use connection_end::ConnectionEnd;
 pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 #[cfg(any(test, fuzzing))]

@@ -182,7 +182,7 @@ impl Mappings {
     /// # Errors
     /// The error of the system call.
     pub(crate) fn new(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { pair: Pair::map(pair)?, bell: super::bell::PeerBell::map(bell)? })
+        Ok(Self { pair: Pair::map(pair)?, bell: crate::local_memory::bell::PeerBell::map(bell)? })
     }
 }
 

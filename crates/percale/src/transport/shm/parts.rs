@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::bell::{BELL_BITS, Bell};
 use super::pair::Mappings;
+use crate::local_memory::bell::{BELL_BITS, Bell};
 use crate::memory::region::{Keys, Via};
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::PeerProcess;

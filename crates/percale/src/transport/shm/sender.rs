@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use super::bell::PeerBell;
 use super::pair::{GROWN_MAX, IDLE_MAX, Pair, Size};
 use super::ring::{NoRoom, Producer, Publish};
 use super::sync::{Ordering, compiler_barrier, fence};
 use crate::local_memory::barrier;
+use crate::local_memory::bell::PeerBell;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Refused;
 use crate::wire::head::{Head, Kind};

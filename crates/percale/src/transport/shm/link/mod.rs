@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
-use super::bell::{BELL_BITS, PeerBell};
 use super::connection_end::ConnectionEnd;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
 use super::pair::{Mappings, Pair, Size};
@@ -24,6 +23,7 @@ use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::local_memory::barrier;
+use crate::local_memory::bell::{BELL_BITS, PeerBell};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};

@@ -53,9 +53,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::local_memory::barrier;
-use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::local_memory::mapping::{Mapping, sealed_memfd};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::system::call::call;
 use crate::system::event::EventDescriptor;
 
@@ -426,7 +426,7 @@ impl Bell {
         }
     }
 
-    /// Fences on behalf of senders that do not fence ([`prepare_sleep`](super::ShmLink::prepare_sleep) returns whether
+    /// Fences on behalf of senders that do not fence ([`prepare_sleep`](crate::transport::shm::ShmLink::prepare_sleep) returns whether
     /// there are any). Returns false if the system refuses: the endpoint must then not sleep.
     #[must_use]
     pub fn barrier() -> bool {
@@ -436,36 +436,36 @@ impl Bell {
 
 /// A peer's doorbell, and the bit of it that belongs to this link.
 #[derive(Debug)]
-pub(super) struct PeerBell {
+pub(crate) struct PeerBell {
     mapped: Mapped,
     bit: u32,
 }
 
 impl PeerBell {
     /// Creates the bell from its mapped page. The bit is less than [`BELL_BITS`].
-    pub(super) fn of(mapping: Mapping, event: OwnedFd, bit: u32) -> Self {
+    pub(crate) fn of(mapping: Mapping, event: OwnedFd, bit: u32) -> Self {
         debug_assert!(bit < BELL_BITS, "the bell has no such bit");
         Self { mapped: Mapped { mapping, event: EventDescriptor::of_peer(event) }, bit }
     }
 
     /// Maps the page of a bell.
-    pub(super) fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
+    pub(crate) fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
         Mapping::of(memory, BELL_BYTES)
     }
 
     /// Returns the processor on which the peer last reported to run.
-    pub(super) fn processor(&self) -> Option<u32> {
+    pub(crate) fn processor(&self) -> Option<u32> {
         self.mapped.page().sleeper.processor.load(Ordering::Relaxed).checked_sub(1)
     }
 
     #[inline]
-    pub(super) fn is_asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         self.mapped.page().is_asleep()
     }
 
     /// Sets this ring's bit (if the peer does not poll the ring) and wakes the peer (if it sleeps).
     #[cold]
-    pub(super) fn notify(&self, cold: bool) {
+    pub(crate) fn notify(&self, cold: bool) {
         if cold {
             self.mapped.page().ring(self.bit);
         }

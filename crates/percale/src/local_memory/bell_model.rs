@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Asleep, Page, Rouse};
-use crate::transport::shm::sync::publish_fenced;
+use crate::sync::publish_fenced;
 
 /// A page, an event descriptor, and rings of one line.
 struct Shared {
