@@ -8,7 +8,6 @@ mod builder;
 #[cfg(not(loom))]
 mod cache;
 mod key;
-mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +18,9 @@ pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
-pub use self::pending::PendingRegion;
 use crate::address_vector::VectorBuilder;
 use crate::memory::buffer::Buffer;
+pub use crate::memory::region::pending::PendingRegion;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;

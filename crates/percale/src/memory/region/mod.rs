@@ -16,6 +16,7 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `error`: errors; `handle`, `lifecycle`: enabling, disabling, closing
+//! * `pending`: registration that completes later
 //! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `on_device`: regions of a device's memory
@@ -38,6 +39,7 @@ mod local;
 mod mapped;
 mod on_device;
 mod parked;
+pub(crate) mod pending;
 mod raw;
 mod raw_key;
 mod registered;
@@ -90,7 +92,7 @@ crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.
 
 /// The options of a [`Registration`], without the domain.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+struct Terms {
     access: Access,
     key: Option<u64>,
     base: u64,
@@ -143,12 +145,12 @@ impl<'d> Registration<'d> {
     }
 
     /// Creates a registration with these terms.
-    pub(crate) const fn of(domain: &'d Domain, terms: Terms) -> Self {
+    const fn of(domain: &'d Domain, terms: Terms) -> Self {
         Self { domain, terms }
     }
 
     /// The domain and the terms.
-    pub(crate) fn parts(self) -> (&'d Domain, Terms) {
+    fn parts(self) -> (&'d Domain, Terms) {
         (self.domain, self.terms)
     }
 

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::Domain;
+use super::{Region, RegisterError, Registration, Terms};
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
+use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Region, RegisterError, Registration, Terms};
 use crate::system::forked::ProcessMutex;
 
 /// A region that is not registered yet. Dropping it withdraws the registration: then there is no event.
