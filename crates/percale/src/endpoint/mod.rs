@@ -9,8 +9,8 @@
 //! * [`shared_receive`]: receives that several endpoints share; `pool`: where they wait
 //! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]: those on
 //!   memory windows; [`verbs`]: work requests as in RDMA verbs
-//! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_deferred`: deferred work; `raw_triggered`: posting
-//!   operations that counters or variables begin
+//! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`: posting
+//!   operations that counters or variables begin; `raw_deferred`: deferred work
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `operations`: the operations under way, with their buffers and wakers
 //! * `reactor`: wakes the tasks that await
