@@ -62,7 +62,9 @@ impl Report {
     pub(super) fn serving(&self, address: SocketAddr, directory: &str, writable: bool, open: bool) {
         if open {
             let may = if writable { "read and replace" } else { "read" };
-            say(&format!("There is no authorization key: every process that can reach {address} can {may} these files."));
+            say(&format!(
+                "There is no authorization key: every process that can reach {address} can {may} these files."
+            ));
         }
         let how = if writable { "" } else { ", read-only" };
         let text = format!("Serving {directory}{how}; to copy: percale cp {address}/PATH FILE");

@@ -17,11 +17,6 @@ impl Left {
         Self { list: Vec::new(), next: u64::MAX }
     }
 
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Returns a new label, which is one of `from` and of each of `names`.
     pub(super) fn add(&mut self, from: u64, names: &[u64]) -> u64 {
         let label = self.next;

@@ -40,13 +40,14 @@ pub(crate) use posted::{Keep, Met};
 pub(crate) struct Matching<R, U> {
     posted: posted::Queue<R>,
     unexpected: unexpected::Queue<U>,
-    left: left::Left,
+    /// There once a sender left messages. Apart, since endpoints are many and this is rare.
+    left: Option<Box<left::Left>>,
 }
 
 impl<R, U> Matching<R, U> {
     /// With no receive posted and no message held. Allocates nothing yet.
     pub(crate) fn new() -> Self {
-        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new(), left: left::Left::new() }
+        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new(), left: None }
     }
 
     /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
@@ -120,7 +121,9 @@ impl<R, U> Matching<R, U> {
 
     /// Whether a message that fits receives directed at this source is held, claimed or not. Looks at all of them.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
-        self.unexpected.sources().any(|from| from == source || self.left.is_of(from, source))
+        self.unexpected
+            .sources()
+            .any(|from| from == source || self.left.as_ref().is_some_and(|left| left.is_of(from, source)))
     }
 
     /// Gives the messages of `from` that are held to receives directed at `from` or at one of `names`: their sender has left, and had these
@@ -130,6 +133,7 @@ impl<R, U> Matching<R, U> {
             return;
         }
         let Self { unexpected, left, .. } = self;
+        let left = left.get_or_insert_with(|| Box::new(left::Left::new()));
         left.retain(|label| unexpected.sources().any(|source| source == label));
         let label = left.add(from, names);
         unexpected.rename(from, label);
@@ -137,7 +141,7 @@ impl<R, U> Matching<R, U> {
 
     /// The sources whose receives are given messages of senders that have left.
     pub(crate) fn left(&self) -> impl Iterator<Item = u64> {
-        self.left.names()
+        self.left.iter().flat_map(|left| left.names())
     }
 
     /// The posted receives in posting order.
@@ -167,7 +171,7 @@ impl<R, U> Matching<R, U> {
     /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
     pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
-        if self.left.is_empty() { self.unexpected.find(pattern) } else { self.find_left(pattern) }
+        if self.left.is_none() { self.unexpected.find(pattern) } else { self.find_left(pattern) }
     }
 
     /// Like [`find`](Self::find), while messages of senders that have left may be held.
@@ -175,7 +179,7 @@ impl<R, U> Matching<R, U> {
     #[inline(never)]
     fn find_left(&mut self, pattern: &Pattern) -> Option<Held> {
         let Self { unexpected, left, .. } = self;
-        let Source::From(source) = pattern.source else { return unexpected.find(pattern) };
+        let (Source::From(source), Some(left)) = (pattern.source, left) else { return unexpected.find(pattern) };
         let sources = left.labels_of(source).chain([source]);
         let found = sources.filter_map(|of| unexpected.find(&Pattern { source: Source::From(of), ..*pattern }));
         found.min_by_key(Held::sequence)
