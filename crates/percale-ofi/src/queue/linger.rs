@@ -9,7 +9,7 @@
 //!
 //! After [`IN_VAIN`] unsuccessful ones in a row, no read lingers until one has found something. A client that polls in short steps of its work
 //! looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each update, and took 3.2 s instead of 0.7 on two
-//! processes over shared memory. Whoever really waits has waited for 24 µs by then, and what the client does between two polls matters no more.
+//! processes over shared memory. A client that really waits has waited for 24 µs by then, so what it does between two polls matters little.
 
 use std::time::{Duration, Instant};
 

@@ -31,6 +31,8 @@ mod steps;
 mod tests;
 mod unexpected;
 
+use std::collections::HashSet;
+
 pub(crate) use arena::{Held, Posted};
 pub(crate) use key::{Envelope, Pattern, Source};
 pub(crate) use posted::{Keep, Met};
@@ -121,9 +123,8 @@ impl<R, U> Matching<R, U> {
 
     /// Whether a message that fits receives directed at this source is held, claimed or not. Looks at all of them.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
-        self.unexpected
-            .sources()
-            .any(|from| from == source || self.left.as_ref().is_some_and(|left| left.is_of(from, source)))
+        let labels: Vec<u64> = self.left.iter().flat_map(|left| left.labels_of(source)).collect();
+        self.unexpected.sources().any(|from| from == source || labels.contains(&from))
     }
 
     /// Gives the messages of `from` that are held to receives directed at `from` or at one of `names`: their sender has left, and had these
@@ -134,9 +135,9 @@ impl<R, U> Matching<R, U> {
         }
         let Self { unexpected, left, .. } = self;
         let left = left.get_or_insert_with(|| Box::new(left::Left::new()));
-        left.retain(|label| unexpected.sources().any(|source| source == label));
-        let label = left.add(from, names);
-        unexpected.rename(from, label);
+        let held: HashSet<u64> = unexpected.sources().collect();
+        left.retain(|label| held.contains(&label));
+        unexpected.rename(from, left.label([names, &[from]].concat()));
     }
 
     /// The sources whose receives are given messages of senders that have left.

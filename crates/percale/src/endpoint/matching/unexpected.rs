@@ -184,7 +184,7 @@ impl<U> Queue<U> {
         all.map(|index| self.arena.key(index).key.source)
     }
 
-    /// Gives the messages of one source, claimed or not, another one that no message has.
+    /// Gives the messages of one source, claimed or not, another one. What has that already is older than all of these.
     #[cold]
     pub(super) fn rename(&mut self, from: u64, to: u64) {
         for list in [self.order, self.claimed] {
@@ -201,7 +201,7 @@ impl<U> Queue<U> {
     fn rename_one(&mut self, index: u32, source: u64) {
         let Entry { key, claimed, .. } = *self.arena.key(index);
         let renamed = Key { source, ..key };
-        // Of the classes, only those that look at the source are concerned. No other message is in the new bin, so it stays in order.
+        // Of the classes, only those that look at the source are concerned. What is in the new bin is older, so it stays in order.
         let concerned =
             |class: &Class| !claimed && class.in_use && class.masks.apply(key) != class.masks.apply(renamed);
         let concerned: Vec<usize> = (0..self.classes.len()).filter(|at| concerned(&self.classes[*at])).collect();

@@ -60,7 +60,7 @@ fn con_004_messages_of_a_peer_that_has_left_are_received_by_either_of_its_addres
             }
             drop(peer);
             until(&[&receiver], || receiver.ended());
-            // Whoever has one of its addresses now is behind it.
+            // The messages of another peer that has one of its addresses now come after its own.
             let second = at(transport, &addresses[1]);
             let name = second.peer(&receiver);
             second.endpoint.tagged_inject(name, 7, &[3; 8]).unwrap();

@@ -120,9 +120,15 @@ impl Model {
             }
             any
         };
-        let label = u64::MAX - self.left.len() as u64;
-        if !names.is_empty() && of(&mut self.held, label) | of(&mut self.claimed, label) {
-            self.left.push([names, &[from]].concat());
+        let mut all = [names, &[from]].concat();
+        all.sort_unstable();
+        all.dedup();
+        let is_held = |label| self.held.iter().chain(&self.claimed).any(|(_, envelope)| envelope.source == label);
+        let same = |at: &usize| self.left[*at] == all && is_held(u64::MAX - *at as u64);
+        let at = (0..self.left.len()).find(same).unwrap_or(self.left.len());
+        let label = u64::MAX - at as u64;
+        if !names.is_empty() && of(&mut self.held, label) | of(&mut self.claimed, label) && at == self.left.len() {
+            self.left.push(all);
         }
     }
 
