@@ -48,6 +48,12 @@ impl Direct {
         came
     }
 
+    /// Whether [`linger`](Self::linger) would do nothing until a result was read.
+    #[inline]
+    pub(super) const fn has_lingered_in_vain(&self) -> bool {
+        self.linger.is_over()
+    }
+
     /// Makes the next read begin after this port.
     #[inline]
     fn found(&mut self, at: usize) {

@@ -46,6 +46,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use super::thread::lost_processor;
+
 /// Time spent yielding before a sleep.
 pub(crate) const BUDGET: Duration = Duration::from_micros(50);
 
@@ -55,7 +57,7 @@ const CROWDED_BUDGET: Duration = Duration::from_micros(150);
 /// Looks before the first yield.
 const LOOKS: u32 = 100;
 
-/// A yield that takes at least this long let another thread run.
+/// A yield that takes at least this long may have let another thread run. Whether it did, the kernel knows ([`lost_processor`]).
 const LATE: Duration = Duration::from_nanos(700);
 
 /// Late yields in a row before a sleep.
@@ -77,6 +79,8 @@ const ELSEWHERE_READS: u32 = 8;
 thread_local! {
     /// How many more of this thread's waits begin with a yield.
     static CROWDED: Cell<u32> = const { Cell::new(0) };
+    /// [`lost_processor`] at the last late yield.
+    static LOST: Cell<Option<u64>> = const { Cell::new(None) };
     /// If set, no yield of this thread counts as late.
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// While it is crowded: when its last read that found nothing was over, with the offer that it may have made.
@@ -144,11 +148,16 @@ pub(crate) fn offer() {
     offer_in(&mut Real);
 }
 
+/// Whether a yield that took this long let another thread run. A yield can also take long because the kernel's code was not in the cache.
+fn others_ran(world: &mut impl World, took: Duration) -> bool {
+    took >= LATE && !ALONE.get() && world.lost_processor()
+}
+
 fn offer_in(world: &mut impl World) {
     let before = world.now();
     world.yield_now();
     let after = world.now();
-    if after.duration_since(before) >= LATE && !ALONE.get() {
+    if others_ran(world, after.duration_since(before)) {
         CROWDED.set(MEMORY);
     } else {
         CROWDED.set(CROWDED.get().saturating_sub(1));
@@ -200,6 +209,8 @@ pub(crate) enum Step {
 trait World {
     fn now(&mut self) -> Instant;
     fn yield_now(&mut self);
+    /// Whether another thread got this one's processor since the last call; true if that is not known.
+    fn lost_processor(&mut self) -> bool;
 }
 
 struct Real;
@@ -211,6 +222,11 @@ impl World for Real {
 
     fn yield_now(&mut self) {
         std::thread::yield_now();
+    }
+
+    fn lost_processor(&mut self) -> bool {
+        let count = lost_processor();
+        count.is_none() || LOST.replace(count) != count
     }
 }
 
@@ -262,7 +278,8 @@ impl Budget {
             return Step::Sleep;
         }
         world.yield_now();
-        if world.now().duration_since(before) >= LATE && !ALONE.get() {
+        let took = world.now().duration_since(before);
+        if others_ran(world, took) {
             self.lates += 1;
             CROWDED.set(MEMORY);
         } else {
@@ -287,11 +304,13 @@ mod tests {
         now: Instant,
         a_yield: Duration,
         yields: u32,
+        /// No other thread ran during late yields.
+        undisturbed: bool,
     }
 
     impl Fake {
         fn new(a_yield: Duration) -> Self {
-            Self { now: Instant::now(), a_yield, yields: 0 }
+            Self { now: Instant::now(), a_yield, yields: 0, undisturbed: false }
         }
 
         /// Waits without a result for a peer on this processor, without the looks; returns the number of yields before the sleep.
@@ -320,6 +339,10 @@ mod tests {
         fn yield_now(&mut self) {
             self.now += self.a_yield;
             self.yields += 1;
+        }
+
+        fn lost_processor(&mut self) -> bool {
+            !self.undisturbed
         }
     }
 
@@ -477,5 +500,37 @@ mod tests {
             offer_in(&mut prompt);
         }
         assert!(!is_crowded());
+    }
+
+    #[test]
+    fn a_late_yield_in_which_no_other_thread_ran_makes_no_thread_crowded() {
+        CROWDED.set(0);
+        let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
+        offer_in(&mut slow);
+        assert!(!is_crowded(), "an offer");
+        slow.yields_of(&mut Budget::new());
+        assert!(!is_crowded(), "a wait");
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_its_processor_notices_that_it_lost_it() {
+        // Two threads with one processor: each yield of one lets the other run.
+        let processors = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|at| processors.is_set(*at)).unwrap());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    rustix::thread::sched_setaffinity(None, &one).unwrap();
+                    let mut lost = 0;
+                    while lost < 3 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        Real.yield_now();
+                        lost += u32::from(lost_processor().is_some() && Real.lost_processor());
+                    }
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                });
+            }
+        });
     }
 }

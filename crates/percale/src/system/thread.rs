@@ -1,6 +1,9 @@
-//! Starting threads where address space may be short.
+//! Starting threads where address space may be short; how often a thread lost its processor.
 
-#![expect(unsafe_code, reason = "maps pages and unmaps them at once; each block states its own reason")]
+#![expect(
+    unsafe_code,
+    reason = "maps pages and unmaps them at once, and asks the system; each block states its own reason"
+)]
 
 use std::io;
 use std::ptr::null_mut;
@@ -31,6 +34,17 @@ pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'stat
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         named("starting a thread (clone3)")(errno)
     })
+}
+
+/// How often this thread, while it could run, lost its processor to another thread (a yield that lets another run counts). `None` if that
+/// is not known: the system refuses the call, or counts nothing.
+pub(crate) fn lost_processor() -> Option<u64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one such structure, or nothing.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: it consists of integers, which may be 0.
+    let usage = unsafe { usage.assume_init() };
+    u64::try_from(usage.ru_nivcsw).ok().filter(|count| *count > 0)
 }
 
 /// Maps `len` bytes and unmaps them again.

@@ -27,6 +27,9 @@ const LONE_SWEEP: u32 = 1024;
 /// Rounds between two polls of all cold links.
 const COLD_SWEEP: u32 = 4096;
 
+/// Rounds without a message for which reads of the rings pause between two looks.
+const LATELY: u32 = 16;
+
 /// Rounds without a message after which shared memory no longer delays the polls of sockets.
 const QUIET: u32 = 64;
 
@@ -202,6 +205,12 @@ impl Poller {
     #[inline]
     pub(super) const fn was_heard(&self) -> bool {
         self.quiet <= 1
+    }
+
+    /// Whether a message came so lately that the next one may come at once.
+    #[inline]
+    pub(super) const fn was_heard_lately(&self) -> bool {
+        self.quiet <= LATELY
     }
 
     /// Returns whether sockets are polled in every round.

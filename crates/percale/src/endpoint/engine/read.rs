@@ -52,7 +52,9 @@ impl Engine {
                 Found::Nothing if self.reads < self.glances => {
                     // Measured between distant cores: without this hint a cache line often takes three transfers instead of two. Probably
                     // the line is requested again before its mark is written, and has to be transferred once more.
-                    std::hint::spin_loop();
+                    if self.poller.was_heard_lately() {
+                        std::hint::spin_loop();
+                    }
                     return Ok(0);
                 }
                 Found::Nothing | Found::More => {}
