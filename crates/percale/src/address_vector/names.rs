@@ -263,7 +263,7 @@ mod tests {
         // Every name that can be guessed, and names of all stages for processes that do not have these sockets.
         let mut names =
             vec![format!("{PREFIX}/{key}/open"), format!("{PREFIX}/{key}/waits"), format!("{PREFIX}/{key}")];
-        for pid in [1, std::process::id() + 1, u32::MAX] {
+        for pid in [1, std::os::unix::process::parent_id(), u32::MAX] {
             names.extend(["waits", "opens"].map(|stage| format!("{PREFIX}/{key}/{stage}/0000000000000000/{pid}")));
             names.push(format!("{PREFIX}/{key}/{pid}/0/0"));
         }
