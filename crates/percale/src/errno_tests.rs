@@ -8,7 +8,7 @@ use crate::domain::{AlreadyImported, CacheMonitor, UnknownMonitor};
 use crate::endpoint::safe::{Cause, OperationError};
 use crate::endpoint::work::PostError;
 use crate::fabric::{DiscoverError, TransportKind, UnknownTransport};
-use crate::memory::region::Refusal;
+use crate::region::Refusal;
 use crate::transport::Broken;
 use crate::transport::connect::ConnectError;
 use crate::transport::shm::SetUpError;

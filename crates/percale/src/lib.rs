@@ -35,6 +35,7 @@ pub mod address;
 mod address_vector;
 pub mod collective;
 pub mod completion;
+mod conditions;
 mod debug;
 pub mod device;
 pub mod domain;
@@ -46,6 +47,7 @@ pub mod fabric;
 pub(crate) mod later;
 mod local_memory;
 pub mod memory;
+mod region;
 mod sync;
 mod system;
 #[allow(dead_code)] // Until the tables of the engine use it.

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::entry::ErrorCode;
+use super::request::ConnectionRequest;
 use super::wait::{Progress, Wait, WaitError, face};
 use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
-use crate::endpoint::connection::ConnectionRequest;
 use crate::types::PeerAddress;
 
 /// Events that a queue keeps by default.
@@ -132,7 +132,7 @@ pub enum Event {
         count: u64,
     },
     /// An asynchronous registration has completed: the region exists
-    /// ([`PendingRegion::finish`](crate::domain::PendingRegion::finish)).
+    /// ([`PendingRegion::finish`](crate::memory::region::PendingRegion::finish)).
     Registered {
         /// The context that was passed to the registration.
         context: u64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
-use crate::memory::window::TypeTwo;
+use crate::region::window::TypeTwo;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
 use crate::transport::kind::TransportKind;

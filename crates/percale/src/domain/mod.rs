@@ -19,11 +19,10 @@ pub use self::builder::{DomainBuilder, OpenError};
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address_vector::VectorBuilder;
-use crate::memory::buffer::Buffer;
-pub use crate::memory::region::pending::PendingRegion;
-use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
-use crate::memory::sealed::{self, AllocateError, Allocation};
-use crate::memory::window::TypeTwo;
+use crate::local_memory::access::Access;
+use crate::local_memory::sealed::{self, AllocateError, Allocation};
+use crate::region::window::TypeTwo;
+use crate::region::{Keyring, Keys, RemoteMemory, Secret, Via};
 use crate::system::forked::Process;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
@@ -103,9 +102,9 @@ pub(crate) struct Inner {
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
     /// Work that waits for counters.
-    pub(crate) deferred: crate::trigger::Deferred,
+    pub(crate) deferred: crate::conditions::lines::Deferred,
     /// The variables that devices write to begin operations.
-    pub(crate) variables: Arc<crate::trigger::Variables>,
+    pub(crate) variables: Arc<crate::conditions::variable::Variables>,
     /// Raw keys of peers.
     pub(crate) mapped: Keyring,
     /// The secret for the raw keys of our regions.
@@ -200,28 +199,14 @@ impl Domain {
         sealed::allocate(len)
     }
 
-    /// Registers memory that peers may access with the rights `access`. The region owns it until it is closed.
-    ///
-    /// # Errors
-    /// See [`RegisterError`].
-    pub fn register(&self, memory: impl Into<Buffer>, access: Access) -> Result<Region, RegisterError> {
-        self.registration(access).own(memory)
-    }
-
-    /// Builds a registration with more options: a chosen key, a base address, a counter, memory that the caller vouches for.
-    pub const fn registration(&self, access: Access) -> Registration<'_> {
-        Registration::new(self, access)
-    }
-
     /// Whether this domain's table admits an access of any peer through any endpoint: key, right, range (for tests and measurements; real
     /// accesses are checked in the same way). Keys of type 2 windows are for one pair of endpoints, and are not admitted.
     /// False in a forked child.
     #[must_use]
     #[inline]
-    pub fn allows(&self, name: crate::RemoteMemory, access: Access) -> bool {
-        let crate::RemoteMemory { key, address, len } = name;
-        self.inner.keys.is_here()
-            && self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()
+    pub fn allows(&self, name: RemoteMemory, access: Access) -> bool {
+        let RemoteMemory { key, address, len } = name;
+        self.inner.keys.is_here() && self.inner.keys.check(key, Via::default(), address, len, access).is_ok()
     }
 
     /// The transports that endpoints of this domain may use, best first.

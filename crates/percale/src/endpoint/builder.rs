@@ -26,11 +26,13 @@ use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
+use crate::conditions::lines::Lines;
+use crate::conditions::watched::Watched;
 use crate::domain::{Domain, Progress, Trust};
+use crate::endpoint::submissions::Submissions;
 use crate::table::Table;
 use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Transports};
 use crate::transport::tcp::TcpOptions;
-use crate::trigger::{Lines, Submissions, Watched};
 use crate::types::PeerAddress;
 use crate::wire::hello::Incarnation;
 

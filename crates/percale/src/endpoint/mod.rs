@@ -10,7 +10,8 @@
 //! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]: those on
 //!   memory windows; [`verbs`]: work requests as in RDMA verbs
 //! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`: posting
-//!   operations that counters or variables begin; `raw_deferred`: deferred work
+//!   operations that counters or variables begin
+//! * `operation`: an operation of any kind; `submissions`: operations that are due, on their way to the engine
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `operations`: the operations under way, with their buffers and wakers
 //! * `reactor`: wakes the tasks that await
@@ -26,13 +27,13 @@ pub mod connection;
 pub mod count;
 pub(crate) mod engine;
 pub(crate) mod matching;
+pub(crate) mod operation;
 pub(crate) mod operations;
 mod ownership;
 mod pool;
 pub(crate) mod posted;
 mod raw;
 mod raw_collective;
-mod raw_deferred;
 mod raw_remote;
 mod raw_triggered;
 mod reactor;
@@ -42,6 +43,7 @@ pub mod safe;
 pub mod scalable;
 pub mod shared_receive;
 mod sharing;
+mod submissions;
 pub mod verbs;
 pub mod window_work;
 pub mod work;
@@ -52,12 +54,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::builder::{BindError, EndpointBuilder};
-pub(crate) use self::ownership::{Helper, WeakShared};
 pub use self::ownership::{Owned, Ownership, Shared};
 pub use self::sharing::ShareError;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
-use crate::memory::window::TypeTwo;
+use crate::region::window::TypeTwo;
 pub use crate::system::spin::{assume_alone, offer_when_idle};
 use crate::types::PeerAddress;
 

@@ -14,7 +14,7 @@ use std::task::Waker;
 use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::errands::Errands;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 use crate::table::{Id, Table};
 
 /// One operation.

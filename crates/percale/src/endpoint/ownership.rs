@@ -14,13 +14,13 @@ use std::time::Instant;
 use self::reach::{Call, Reach};
 use super::engine::sleep::SLEEP;
 use super::engine::{Engine, aside};
+use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
 use crate::completion::source::{Source, Undriven};
 use crate::completion::wait::Progress;
 use crate::later;
 use crate::system::forked::Process;
 use crate::system::spin::{Budget, Step};
-use crate::trigger::{Submissions, Transfer};
 
 /// How an engine is owned: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
 pub trait Ownership: reach::Reach {}
@@ -346,9 +346,9 @@ impl Shared {
 }
 
 impl Helper {
-    /// Whether both belong to one endpoint.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    /// A handle that keeps the endpoint's memory, and nothing else.
+    pub(super) fn into_memory(self) -> Arc<dyn Send + Sync> {
+        self.inner
     }
 
     /// Begins an operation, behind those that are due, unless another thread is in the endpoint: then returns the operation. On

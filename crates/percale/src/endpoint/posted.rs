@@ -7,9 +7,9 @@
 
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
-use crate::memory::atomic::AtomicOp;
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::local_memory::atomic::AtomicOp;
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
 
 /// The memory that an operation names.
 #[derive(Debug)]
@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use crate::PeerAddress;
     use crate::endpoint::work::OpFlags;
-    use crate::memory::atomic::Datatype;
-    use crate::memory::region::RemoteMemory;
+    use crate::local_memory::atomic::Datatype;
+    use crate::region::RemoteMemory;
 
     fn atomic(op: AtomicOp, operand: &Buffer, compare: Option<&Buffer>) -> AtomicWork {
         AtomicWork {

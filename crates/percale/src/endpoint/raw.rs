@@ -17,8 +17,8 @@ use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
-use crate::memory::volatile::{Segment, Segments};
-use crate::trigger::Operation;
+use crate::endpoint::operation::Operation;
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::types::PeerAddress;
 
 impl SharedReceive {

@@ -9,8 +9,8 @@ use super::ownership::Ownership;
 use super::ownership::reach::Call;
 use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
-use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
 impl<A: Ownership> Endpoint<A> {

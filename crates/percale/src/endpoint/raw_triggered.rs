@@ -3,14 +3,15 @@
 #![expect(unsafe_code, reason = "its contract is the caller's to keep")]
 
 use std::io;
-use std::sync::Arc;
 
 use super::ownership::Ownership;
 use super::ownership::reach::Reach;
 use super::work::PostError;
 use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;
-use crate::trigger::{Condition, Due, Operation, Variable, fire};
+use crate::completion::counter::{Condition, Due, fire};
+use crate::conditions::variable::Variable;
+use crate::endpoint::operation::Operation;
 
 impl<A: Ownership> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
@@ -64,7 +65,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| {
             let transfer = engine.transfer(operation, Some(counting))?;
             engine.core.lines.add(counter);
-            Ok(Due::Transfer(Arc::clone(&engine.core.submissions), Box::new(transfer)))
+            Ok(transfer.into_due())
         })
     }
 }

@@ -1,9 +1,9 @@
 //! The operations that access peers' regions (one-sided operations).
 
 use super::work::OpFlags;
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
 /// The most operand bytes of one atomic operation.

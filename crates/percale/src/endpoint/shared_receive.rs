@@ -24,8 +24,8 @@ use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::domain::Domain;
 use crate::errands;
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 
 /// A shared receive context. A handle, cheap to clone; see the [module](self).

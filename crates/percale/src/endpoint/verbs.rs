@@ -8,9 +8,9 @@ use super::ownership::Ownership;
 use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
 /// A piece of this process's memory (verbs: a scatter/gather entry).

@@ -8,8 +8,10 @@ use super::Endpoint;
 use super::ownership::Ownership;
 use super::work::{OpFlags, PostError};
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::region::{Bindable, Keys, Registered, RemoteMemory};
-use crate::memory::window::{Binding, Cell, Window, WindowAccess, WindowError};
+use crate::memory::region::Bindable;
+use crate::memory::window::Window;
+use crate::region::window::{Binding, Cell, WindowAccess, WindowError};
+use crate::region::{Keys, Registered, RemoteMemory};
 use crate::types::PeerAddress;
 
 /// How a window of type 2 is to be bound.
@@ -164,7 +166,7 @@ impl<A: Ownership> Endpoint<A> {
 #[cfg(all(test, not(loom)))]
 impl Endpoint {
     /// The endpoint, peer and authority under which a peer's accesses arrive.
-    pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::memory::region::Via {
+    pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::region::Via {
         use super::ownership::reach::Reach as _;
         self.access.with_here(|engine| {
             let slot = engine.core.peers.resolve(peer).unwrap();

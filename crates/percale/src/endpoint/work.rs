@@ -1,6 +1,6 @@
 //! What is posted: one plain description for each kind of operation, used by the raw API and, underneath, by the safe one.
 
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 pub use crate::types::OpFlags;
 use crate::types::PeerAddress;
 pub use crate::wire::limits::INJECT_LIMIT;
@@ -81,13 +81,13 @@ pub enum PostError {
     },
     /// There is no such atomic operation, or reduction.
     #[error("there is no {0} of this kind on {1}")]
-    NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
+    NoSuchAtomic(crate::local_memory::atomic::AtomicOp, crate::local_memory::atomic::Datatype),
     /// The key belongs to a mapped raw key that is not mapped any more, or never was (KEY-016).
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
     /// The window cannot be bound like this.
     #[error(transparent)]
-    Window(#[from] crate::memory::window::WindowError),
+    Window(#[from] crate::region::window::WindowError),
     /// The endpoint has joined no such group.
     #[error("the endpoint is in no group of this name; join one, and wait until that has completed")]
     NoGroup,

@@ -29,9 +29,9 @@ pub mod tcp;
 pub(crate) mod testing;
 pub mod verbs;
 
-use crate::memory::lease::Lease;
-use crate::memory::region::Refusal;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::Refusal;
+use crate::region::lease::Lease;
 pub use crate::types::Connection;
 use crate::wire::head::Head;
 

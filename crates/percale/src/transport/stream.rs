@@ -17,9 +17,9 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::{Broken, PullError};
-use crate::memory::lease::Lease;
-use crate::memory::region::Refusal;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::Refusal;
+use crate::region::lease::Lease;
 use crate::wire::head::{Flags, GONE, HEAD_BYTES, Head, Kind, Offer};
 
 /// Bytes of a whole `Pull` frame.

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use super::{Connection, Landing, PullError, Sink};
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::region::lease::Lease;
 use crate::wire::head::Head;
 
 /// Memory that is lent to links. It is never freed while lent: it lives as long as this value, which its test keeps
@@ -130,13 +130,13 @@ impl Sink for Notes {
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Revocable {
-    region: std::sync::Arc<crate::memory::region::Registered>,
+    region: std::sync::Arc<crate::region::Registered>,
 }
 
 #[cfg(test)]
 impl Revocable {
     pub(crate) fn new(memory: Segments) -> Self {
-        Self { region: crate::memory::region::Registered::for_test(memory) }
+        Self { region: crate::region::Registered::for_test(memory) }
     }
 
     /// All of it, lent.

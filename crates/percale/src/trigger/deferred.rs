@@ -1,179 +1,185 @@
-//! Deferred work of a domain: what it does, its names, and the counters that it waits for.
+//! Queueing and canceling deferred work.
 
-use std::collections::HashMap;
+#![expect(
+    unsafe_code,
+    reason = "operations on memory that the caller vouches for: the contract is the caller's to keep"
+)]
+
 use std::io;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
-use super::fire::taken_back;
-use super::submissions::Operation;
-use super::waiting::Ticket;
-use crate::completion::counter::{Counter, WeakCounter};
-use crate::endpoint::SharedEndpoint;
+use super::work::{DeferredWork, Work, WorkError};
+use crate::completion::counter::{Condition, Counter, Due, fire, taken_back};
+use crate::conditions::lines::{WorkId, take_all_back};
+use crate::conditions::variable::{Variable, Variables};
+use crate::device::{Device, DeviceError};
+use crate::domain::Domain;
 use crate::endpoint::work::PostError;
-use crate::system::forked::ProcessMutex;
 
-/// Why work was not queued.
-#[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
-pub enum WorkError {
-    /// The endpoint refuses the operation.
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// The endpoint belongs to another domain.
-    #[error("the work's endpoint belongs to another domain; queue the work there")]
-    OtherDomain,
-    /// A counter operation was given a completion counter (DWQ-008).
-    #[error("work that changes a counter has no completion counter of its own")]
-    CountedTwice,
-    /// The system refused a thread that makes progress, or refused to watch a descriptor.
-    #[error("nothing would make progress on the work: {0}")]
-    System(io::Error),
-}
-
-impl From<io::Error> for WorkError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
+impl Domain {
+    /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
+    /// progress by themselves from now on. Reading and waiting for the counter that counts its end drives its endpoint, too. Its
+    /// success is reported only to that counter, unless the operation's flags request a completion; its failure is also reported to
+    /// the endpoint's completion queue. Work that still waits when the domain ends (with its last handle and endpoint) is canceled.
+    ///
+    /// # Errors
+    /// See [`WorkError`]. Nothing was queued then.
+    ///
+    /// # Safety
+    /// The requirements for posting the operation hold from now until it has ended or was canceled.
+    pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
+        let mut id = None;
+        // SAFETY: promised by the caller.
+        unsafe { self.queue_named_work(work, |name| id = Some(name)) }?;
+        Ok(id.expect("the work was named"))
     }
-}
 
-impl WorkError {
-    /// The libfabric code.
+    /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin: a thread that observes the
+    /// work's end may free the memory in which the id is kept (DWQ-019). `named` must not use the triggering counter, nor call a
+    /// function that looks at all counters ([`flush_work`](Self::flush_work) without one): the counter's line is locked meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`queue_work`](Self::queue_work).
+    ///
+    /// # Safety
+    /// As for [`queue_work`](Self::queue_work).
+    pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
+        self.check_process()?;
+        let owner = self.owner()?;
+        let DeferredWork { work, counter, threshold, counting } = work;
+        // Work is refused before anything is automated. Only the system can refuse a thread later; an endpoint that got its thread by then
+        // keeps it, which changes no result.
+        let mut user = None;
+        let due = match work {
+            Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
+            Work::Add(other, count) => Due::Add(other, count),
+            Work::Set(other, value) => Due::Set(other, value),
+            Work::Transfer(endpoint, operation) => {
+                if !Arc::ptr_eq(&endpoint.domain().inner, &self.inner) {
+                    return Err(WorkError::OtherDomain);
+                }
+                let due = endpoint.deferred(&operation, &counter, counting.clone())?;
+                endpoint.automate()?;
+                if let Some(counting) = &counting {
+                    endpoint.drive_for(counting)?;
+                }
+                user = Some(endpoint);
+                due
+            }
+        };
+        counter.automate()?;
+        let mut id = None;
+        self.defer(owner, due, &counter, threshold, |name| {
+            id = Some(name);
+            named(name);
+        })?;
+        // An endpoint that was closed meanwhile may have looked for its work before this work was in line.
+        if let (Some(endpoint), Some(id)) = (user, id)
+            && endpoint.is_closed()
+        {
+            self.cancel_work(&id);
+        }
+        Ok(())
+    }
+
+    /// A variable that has not been written, for one operation ([`post_when_written`](crate::SharedEndpoint::post_when_written)).
     #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Post(error) => error.errno(),
-            Self::OtherDomain | Self::CountedTwice => libc::EINVAL,
-            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
+    pub fn variable(&self) -> Variable {
+        Variables::take(&self.inner.variables)
+    }
+
+    /// Like [`variable`](Self::variable), but for programs and streams of this device, which find it at
+    /// [`Variable::device_address`].
+    ///
+    /// # Errors
+    /// The error of the device's driver; [`DeviceError::Missing`] in a forked child.
+    pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
+        if !self.inner.is_here() {
+            let what = "the domain belongs to the process that this one is a fork of".to_owned();
+            return Err(DeviceError::Missing { interface: device.interface(), what });
         }
-    }
-}
-
-/// What deferred work does.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
-pub enum Work {
-    /// An operation of an endpoint.
-    Transfer(SharedEndpoint, Operation),
-    /// Adds to a counter.
-    Add(Counter, u64),
-    /// Sets a counter's value.
-    Set(Counter, u64),
-}
-
-/// A request of fi_control(3) with FI_QUEUE_WORK.
-#[derive(Clone, Debug)]
-pub struct DeferredWork {
-    /// The operation.
-    pub work: Work,
-    /// The triggering counter.
-    pub counter: Counter,
-    /// The work begins when the counter has counted this many successes and errors.
-    pub threshold: u64,
-    /// Counts the end of the work, as a success or an error. `None` for counter operations.
-    pub counting: Option<Counter>,
-}
-
-/// Names queued work, to [cancel](crate::Domain::cancel_work) it. Once the work has begun, the id names nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkId {
-    /// The counter's place in memory.
-    pub(crate) counter: usize,
-    pub(crate) ticket: Ticket,
-}
-
-impl WorkId {
-    /// The id as three words, for callers that keep it in a C structure.
-    #[must_use]
-    pub const fn to_words(self) -> [u64; 3] {
-        let [line, entry] = self.ticket.to_words();
-        [self.counter as u64, line, entry]
+        Variables::take_mapped(&self.inner.variables, device.driver())
     }
 
-    /// Makes an id from the result of [`to_words`](Self::to_words). An id made from any other words most likely names nothing, but
-    /// may name other queued work.
-    #[must_use]
-    pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
-        Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
+    /// Adds `count` to a counter once another has counted this many successes and errors. The other counter's endpoints make
+    /// progress by themselves from now on.
+    ///
+    /// # Errors
+    /// [`WorkError::System`] if the system cannot start a thread for that, or if the process has opened so many domains that this one has no
+    /// number; [`WorkError::Post`] in a forked child.
+    pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
+        self.defer_change(Due::Add(to.clone(), count), when)
     }
-}
 
-/// The counters that work of one owner may wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Lines {
-    /// By their places in memory: a weak handle keeps its counter's place from being reused for another counter.
-    counters: HashMap<usize, WeakCounter>,
-    /// The place of the counter that was added last, if it is still among them; else 0.
-    last: usize,
-    /// The number of counters at which those that are gone are removed.
-    limit: usize,
-}
+    /// Like [`defer_add`](Self::defer_add), but sets the counter's value.
+    ///
+    /// # Errors
+    /// Those of [`defer_add`](Self::defer_add).
+    pub fn defer_set(&self, to: &Counter, value: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
+        self.defer_change(Due::Set(to.clone(), value), when)
+    }
 
-impl Lines {
-    /// Notes that work waits for this counter from now on.
-    pub(crate) fn add(&mut self, counter: &Counter) {
-        let place = counter.place_in_memory();
-        if self.last == place {
-            return;
+    fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
+        self.check_process()?;
+        let owner = self.owner()?;
+        counter.automate()?;
+        let mut id = None;
+        self.defer(owner, due, counter, threshold, |name| id = Some(name))?;
+        Ok(id.expect("the work was named"))
+    }
+
+    fn defer(
+        &self,
+        owner: NonZeroU32,
+        due: Due,
+        counter: &Counter,
+        threshold: u64,
+        named: impl FnOnce(WorkId),
+    ) -> Result<(), WorkError> {
+        // Under the lock, so that a flush finds all work that was queued before, and the counter that it waits for.
+        let mut lines = self.inner.deferred.lines.lock().ok_or(PostError::Forked)?;
+        let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
+            if !known {
+                lines.add(counter);
+            }
+            // Unlocked before the call, because `named` may queue other work.
+            drop(lines);
+            named(WorkId { counter: counter.place_in_memory(), ticket });
+        });
+        if is_due {
+            fire(counter);
         }
-        if self.counters.len() >= self.limit {
-            // No handle is created: it might be the last one when it is dropped, and a lock is held here.
-            self.counters.retain(|_, counter| counter.is_alive());
-            self.limit = 2 * self.counters.len() + 16;
-        }
-        self.counters.entry(place).or_insert_with(|| counter.downgrade());
-        self.last = place;
+        Ok(())
     }
 
-    /// The counter at this place, if it still exists.
-    pub(crate) fn at(&self, place: usize) -> Option<Counter> {
-        self.counters.get(&place)?.upgrade()
+    /// Refuses in a forked child: the work would belong to its parent.
+    fn check_process(&self) -> Result<(), PostError> {
+        if self.inner.is_here() { Ok(()) } else { Err(PostError::Forked) }
     }
 
-    /// The counters that still exist.
-    pub(crate) fn all(&self) -> Vec<Counter> {
-        self.counters.values().filter_map(WeakCounter::upgrade).collect()
+    /// The number that marks this domain's work.
+    fn owner(&self) -> io::Result<NonZeroU32> {
+        self.inner.deferred.number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
     }
-}
 
-/// The deferred work of a domain.
-#[derive(Debug)]
-pub(crate) struct Deferred {
-    pub(crate) lines: ProcessMutex<Lines>,
-    /// Unique among all domains of the process, past ones included. A counter's line remembers the owner of the work that was
-    /// queued last ([`Waiting`](super::Waiting)), so the number of a domain that has ended must not be reused. `None` once all
-    /// numbers are used up; such a domain defers nothing.
-    pub(crate) number: Option<NonZeroU32>,
-}
-
-impl Default for Deferred {
-    fn default() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let number = NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
-        Self { lines: ProcessMutex::default(), number: number.ok().and_then(NonZeroU32::new) }
+    /// Cancels queued work (FI_CANCEL_WORK), which then never begins. Returns false if it has begun, or was canceled already.
+    pub fn cancel_work(&self, work: &WorkId) -> bool {
+        let counter = self.inner.deferred.lines.lock().and_then(|lines| lines.at(work.counter));
+        let Some(counter) = counter else { return false };
+        let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.inner.deferred.number)).flatten();
+        taken.is_some_and(|due| {
+            taken_back(due);
+            true
+        })
     }
-}
 
-/// Cancels the domain's work: otherwise a counter with a handle to that same counter in its own line would stay forever.
-impl Drop for Deferred {
-    fn drop(&mut self) {
-        if !self.lines.is_here() {
-            return; // The work belongs to the parent.
-        }
-        let lines = std::mem::take(self.lines.get_mut());
-        if let Some(number) = self.number {
-            take_all_back(lines.all(), number);
-        }
+    /// Cancels all work of this domain that waits for this counter, or for any (FI_FLUSH_WORK); returns how much there was.
+    pub fn flush_work(&self, counter: Option<&Counter>) -> usize {
+        let counters = match counter {
+            Some(counter) => vec![counter.clone()],
+            None => self.inner.deferred.lines.lock().map_or_else(Vec::new, |lines| lines.all()),
+        };
+        self.inner.deferred.number.map_or(0, |owner| take_all_back(counters, owner))
     }
-}
-
-/// Cancels this owner's work that waits for these counters; returns how much there was.
-pub(crate) fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
-    let mut count = 0;
-    for counter in counters {
-        let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == Some(owner))).unwrap_or_default();
-        count += taken.len();
-        taken.into_iter().for_each(taken_back);
-    }
-    count
 }

@@ -27,30 +27,15 @@
 //! counter jumps. If its condition holds already, it begins at once. Counting begins it in the thread that counts, before that call
 //! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
 //!
-//! * `gate`, `heap`, `waiting`: a counter's line; `due`: what waits there; `fire`: processing it; `submissions`: the way to the endpoint
-//! * `deferred`: the work that a domain has queued, which `endpoint::raw_deferred` queues and cancels
-//! * `variable`, `watched`: the variables that devices write, and the operations that wait for them
+//! * `work`: what deferred work does; `deferred`: queueing and canceling it
+//! * [`Variable`]: what a device writes
 
 mod deferred;
-mod due;
-mod fire;
-mod gate;
-mod heap;
-mod submissions;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod variable;
-mod waiting;
-mod watched;
+mod work;
 
-pub(crate) use self::deferred::{Deferred, Lines, take_all_back};
-pub use self::deferred::{DeferredWork, Work, WorkError, WorkId};
-pub(crate) use self::due::Due;
-pub(crate) use self::fire::{fire, taken_back};
-pub(crate) use self::gate::Gate;
-pub use self::submissions::Operation;
-pub(crate) use self::submissions::{Submissions, Transfer};
-pub use self::variable::Variable;
-pub(crate) use self::variable::Variables;
-pub(crate) use self::waiting::{Condition, Ticket, Waiting};
-pub(crate) use self::watched::Watched;
+pub use self::work::{DeferredWork, Work, WorkError};
+pub use crate::conditions::lines::WorkId;
+pub use crate::conditions::variable::Variable;
+pub use crate::endpoint::operation::Operation;

@@ -143,17 +143,6 @@ fn dwq_022_what_waits_keeps_what_it_needs_and_no_more() {
 }
 
 #[test]
-fn queueing_and_taking_back_for_ever_takes_no_memory() {
-    let mut waiting = Waiting::default();
-    for threshold in 0..100_000_u64 {
-        let due = Due::Add(Counter::new(), 1);
-        let (ticket, _) = waiting.push(Condition::Ends(1000 + threshold), None, due);
-        assert!(waiting.cancel(ticket, None).is_some());
-    }
-    assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());
-}
-
-#[test]
 fn dwq_022_a_domain_that_ends_takes_its_work_back() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
@@ -262,42 +251,6 @@ fn dwq_012_work_of_a_domain_is_taken_back_though_another_ended_before() {
     }
     trigger.add(1);
     assert_eq!(count.value(), 0, "work began after its domain had ended");
-}
-
-proptest::proptest! {
-    /// Work that waits for successes and work that waits for successes and errors are in one line.
-    #[test]
-    fn trig_009_both_conditions_begin_by_threshold_and_then_in_order(
-        steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
-    ) {
-        let mut waiting = Waiting::default();
-        let mut model: Vec<(u64, u64, bool)> = Vec::new();
-        let (mut successes, mut errors, count) = (0, 0, Counter::new());
-        for (number, (step, value)) in steps.into_iter().enumerate() {
-            match step {
-                0..4 => {
-                    let ends = step % 2 == 0;
-                    let condition = if ends { Condition::Ends(value) } else { Condition::Successes(value) };
-                    waiting.push(condition, None, Due::Add(count.clone(), number as u64));
-                    model.push((value, number as u64, ends));
-                }
-                4 => successes += value / 6,
-                _ => errors += value / 6,
-            }
-            model.sort_unstable();
-            while let Some(due) = waiting.pop(successes, successes + errors) {
-                let Due::Add(_, begun) = due else { unreachable!() };
-                let is_due = |(threshold, _, ends): &(u64, u64, bool)| {
-                    *threshold <= if *ends { successes + errors } else { successes }
-                };
-                let first = model.iter().position(is_due).map(|at| model.remove(at).1);
-                proptest::prop_assert_eq!(Some(begun), first);
-                if step % 2 == 0 {
-                    break; // Other calls come in between.
-                }
-            }
-        }
-    }
 }
 
 /// Closes an endpoint when it is woken.

@@ -38,12 +38,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use self::listener::{Listener, ListenerBuilder};
-pub use self::request::ConnectionRequest;
-pub(crate) use self::request::Request;
+pub(crate) use self::request::Requested;
 use super::Endpoint;
 use super::builder::{BindError, resolve};
 use super::ownership::Ownership;
 use crate::completion::entry::ErrorCode;
+pub use crate::completion::request::ConnectionRequest;
 use crate::types::PeerAddress;
 pub use crate::wire::control::DATA_LIMIT;
 

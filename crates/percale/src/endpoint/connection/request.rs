@@ -1,79 +1,32 @@
-//! Requests for connections, as a listener's owner sees them.
+//! Answers to requests for connections.
 
+use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::ConnectionError;
+use crate::completion::request::{ConnectionRequest, RequestedListener};
 use crate::endpoint::engine::listening::Thrown;
 use crate::endpoint::engine::single::Awaiting;
 use crate::endpoint::ownership::WeakShared;
 use crate::endpoint::ownership::reach::Reach;
 use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 
-/// A request for a connection, to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
-/// [rejected](Self::reject), once. It is valid until then, or until the connecting peer or the listener is gone. A request that is
-/// dropped unanswered is rejected. Each clone is a handle to the same request.
-#[derive(Clone)]
-pub struct ConnectionRequest {
-    request: Arc<Request>,
-}
-
-crate::short_debug!(ConnectionRequest, "ConnectionRequest");
-
-impl PartialEq for ConnectionRequest {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.request, &other.request)
-    }
-}
-
-impl Eq for ConnectionRequest {}
-
-/// The data of a request.
+/// A listener, as its requests name it.
 #[derive(Debug)]
-pub(crate) struct Request {
-    /// Its number at its listener.
-    pub(crate) number: u64,
+pub(crate) struct Requested {
     pub(crate) listener: WeakShared,
-    /// The listener's address.
-    pub(crate) at: SocketAddr,
-    /// Whether the listener listens on every interface.
-    pub(crate) anywhere: bool,
-    /// The address of the connecting peer; its incarnation follows.
-    pub(crate) from: SocketAddr,
-    pub(crate) incarnation: u128,
-    pub(crate) data: Vec<u8>,
+    /// Where it finds the requests that were dropped unanswered.
     pub(crate) thrown: Arc<Thrown>,
 }
 
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.thrown.push(self.number);
+impl RequestedListener for Requested {
+    fn dropped(&self, number: u64) {
+        self.thrown.push(number);
     }
 }
 
 impl ConnectionRequest {
-    pub(crate) fn new(request: Request) -> Self {
-        Self { request: Arc::new(request) }
-    }
-
-    /// The address of the endpoint that requests the connection.
-    #[must_use]
-    pub fn from(&self) -> SocketAddr {
-        self.request.from
-    }
-
-    /// The data that it passed with its request.
-    #[must_use]
-    pub fn data(&self) -> &[u8] {
-        &self.request.data
-    }
-
-    /// The address of the listener that received the request.
-    #[must_use]
-    pub fn listener(&self) -> SocketAddr {
-        self.request.at
-    }
-
     /// Rejects the request (fi_reject(3)); `data`, at most [`DATA_LIMIT`] bytes, is sent to the connecting peer.
     ///
     /// # Errors
@@ -92,20 +45,21 @@ impl ConnectionRequest {
     }
 
     fn answer(&self, answer: &Control) -> Result<(), ConnectionError> {
-        let listener = self.request.listener.upgrade().ok_or(ConnectionError::Gone)?;
-        listener.with(|engine| engine.answer_request(self.request.number, answer))
+        let requested = (&*self.request().listener as &dyn Any).downcast_ref::<Requested>();
+        let listener = requested.and_then(|requested| requested.listener.upgrade()).ok_or(ConnectionError::Gone)?;
+        listener.with(|engine| engine.answer_request(self.request().number, answer))
     }
 
     /// The connecting peer's address and incarnation.
     pub(super) fn caller(&self) -> (SocketAddr, u128) {
-        (self.request.from, self.request.incarnation)
+        (self.request().from, self.request().incarnation)
     }
 
     /// The address at which to open an endpoint that accepts.
     pub(super) fn place(&self) -> SocketAddr {
-        let ip = match self.request.at.ip() {
-            IpAddr::V4(_) if self.request.anywhere => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) if self.request.anywhere => Ipv6Addr::UNSPECIFIED.into(),
+        let ip = match self.request().at.ip() {
+            IpAddr::V4(_) if self.request().anywhere => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) if self.request().anywhere => Ipv6Addr::UNSPECIFIED.into(),
             ip => ip,
         };
         SocketAddr::new(ip, 0)

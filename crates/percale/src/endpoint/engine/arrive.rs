@@ -12,9 +12,9 @@ use super::types::{
 };
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
-use crate::memory::buffer::Buffer;
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::region::lease::Lease;
 use crate::table::Id;
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Counts, Flags, Head, Kind, Offer};

@@ -29,10 +29,10 @@ use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
 use crate::endpoint::pool::{Many, Over, Pool};
-use crate::memory::buffer::Buffer;
+use crate::endpoint::submissions::Transfer;
+use crate::local_memory::buffer::Buffer;
 use crate::system::forked::PerProcess;
 use crate::transport::shm::Residue;
-use crate::trigger::Transfer;
 
 /// The maximum number of closed endpoints that one check covers.
 const LOOKS: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::window::Cell;
+use crate::region::window::Cell;
 
 /// The number of windows that are kept: one for each value of the window's index modulo this.
 const PLACES: usize = 64;

@@ -7,7 +7,7 @@ use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::connection::ConnectionError;
 use crate::endpoint::work::PostError;
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 use crate::system::forked::Process;
 use crate::transport::any::AnyLink;
 use crate::transport::connect::LocalBell;

@@ -17,7 +17,7 @@ use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
-use crate::memory::region::{Keys, Via};
+use crate::region::{Keys, Via};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;

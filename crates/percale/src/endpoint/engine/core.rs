@@ -30,16 +30,18 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
+use crate::conditions::lines::Lines;
+use crate::conditions::watched::Watched;
 use crate::domain::Trust;
 use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::{Membership, Pool};
-use crate::memory::region::{Keyring, Keys};
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::endpoint::submissions::{Submissions, Transfer};
+use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::region::{Keyring, Keys};
 use crate::table::{Id, Table};
 use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
-use crate::trigger::{Lines, Submissions, Transfer, Watched};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// The state of the protocol: all of an endpoint except its links.
@@ -130,7 +132,7 @@ pub(crate) struct Core {
     /// Whether operations wait, or have waited, for counters or variables.
     pub(crate) has_waited: bool,
     /// Operations that wait for a variable.
-    pub(crate) watched: Watched,
+    pub(crate) watched: Watched<Transfer>,
     /// The groups of the endpoint.
     pub(crate) collectives: Box<Collectives>,
 }

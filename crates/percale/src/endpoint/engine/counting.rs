@@ -14,10 +14,10 @@ use crate::completion::entry::CompletionFlags;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::source::Source;
 use crate::endpoint::count::Counted;
+use crate::endpoint::submissions::Submissions;
 use crate::endpoint::work::PostError;
-use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
-use crate::memory::region::Registered;
-use crate::trigger::Submissions;
+use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::region::Registered;
 use crate::wire::head::{Counts, Flags, Head, Kind as Frame};
 
 /// Where completions of one direction go besides safe operations.

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::types::{Receive, Side};
 use crate::completion::entry::{CompletionFlags, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Source;
-use crate::memory::volatile::View;
+use crate::local_memory::volatile::View;
 use crate::transport::Connection;
 use crate::wire::control::Control;
 use crate::wire::head::{Head, Kind};

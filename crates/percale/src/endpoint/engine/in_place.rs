@@ -12,7 +12,7 @@ use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
-use crate::memory::atomic::Word;
+use crate::local_memory::atomic::Word;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, ShmLink};
 use crate::types::PeerAddress;

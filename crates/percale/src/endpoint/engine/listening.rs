@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Engine;
 use super::types::Action;
 use crate::completion::event::Event;
-use crate::endpoint::connection::{ConnectionError, ConnectionRequest, Request};
+use crate::completion::request::{ConnectionRequest, Request};
+use crate::endpoint::connection::{ConnectionError, Requested};
 use crate::endpoint::ownership::WeakShared;
 use crate::system::forked::ProcessMutex;
 use crate::transport::Connection;
@@ -126,13 +127,12 @@ impl Engine {
         listening.next += 1;
         let request = ConnectionRequest::new(Request {
             number,
-            listener: owner.clone(),
+            listener: Box::new(Requested { listener: owner.clone(), thrown: Arc::clone(thrown) }),
             at,
             anywhere: listening.anywhere,
             from: address,
             incarnation,
             data,
-            thrown: Arc::clone(thrown),
         });
         listening.pending.insert(number, from);
         listening.asked.insert(from, Some(number));

@@ -90,7 +90,7 @@ use self::role::Role;
 use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;

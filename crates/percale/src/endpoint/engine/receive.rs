@@ -9,7 +9,7 @@ use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side,
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::types::PeerAddress;

@@ -10,7 +10,7 @@ use crate::domain::Domain;
 use crate::endpoint::connection::{ConnectionState, Listener};
 use crate::endpoint::ownership::reach::Reach;
 use crate::endpoint::{Endpoint, EndpointBuilder};
-use crate::memory::volatile::View;
+use crate::local_memory::volatile::View;
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Sink};
 use crate::wire::control::{Control, Rejection};

@@ -8,13 +8,13 @@ use super::peers::State;
 use super::read::PATIENCE;
 use super::receive::unresolved;
 use super::types::{GroupMessage, Notify, OpenSend, Payload, Pending, Send, SendState, Side, Work};
+use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
-use crate::memory::sealed;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::sealed;
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
-use crate::trigger::Operation;
 use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind, Offer};
 

@@ -15,11 +15,11 @@ use super::triggered::Triggered;
 use super::types::{Identity, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::device::{Arriving, CopyWay, Device, DeviceError, LONG, Pieces, Pinned};
+use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
-use crate::memory::atomic::AtomicOp;
-use crate::memory::volatile::Segments;
-use crate::trigger::Operation;
+use crate::local_memory::atomic::AtomicOp;
+use crate::local_memory::volatile::Segments;
 
 /// The location of an operation's memory.
 #[derive(Clone, Copy, Debug, Default)]

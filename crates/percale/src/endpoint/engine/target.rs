@@ -17,11 +17,11 @@ use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
 use super::types::{Action, Notify, Pull, Request, Serve, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request as Atomic};
-use crate::memory::buffer::Buffer;
-use crate::memory::lease::Lease;
-use crate::memory::region::{Access, Refusal, Registered};
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request as Atomic};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
+use crate::region::{Access, Refusal, Registered};
 use crate::table::Id;
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
@@ -471,7 +471,12 @@ impl AtomicRequest {
         let compares = if kind == AtomicKind::Compare { bytes } else { 0 };
         let fits = bytes <= crate::endpoint::remote_work::ATOMIC_LIMIT
             && Some(payload.len()) == size_of::<AtomicHead>().checked_add(operands)?.checked_add(compares);
-        (fits && crate::memory::atomic::is_valid(kind, op, datatype)).then_some(Self { op, datatype, kind, count })
+        (fits && crate::local_memory::atomic::is_valid(kind, op, datatype)).then_some(Self {
+            op,
+            datatype,
+            kind,
+            count,
+        })
     }
 
     fn execute(

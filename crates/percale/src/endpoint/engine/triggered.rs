@@ -15,13 +15,16 @@ use super::staged::{Located, Staged, refused};
 use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
+use crate::completion::counter::{Condition, Due};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::conditions::variable::Variable;
 use crate::device::Arriving;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
+use crate::endpoint::submissions::Transfer;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::table::Id;
-use crate::trigger::{Condition, Due, Operation, Transfer, Variable};
 
 /// An operation that has begun.
 #[derive(Debug)]
@@ -35,8 +38,15 @@ pub(crate) struct Triggered {
 impl Triggered {
     /// Makes one for an operation that began when it was posted, and that runs on host memory in place of device memory.
     pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
-        let transfer =
-            Transfer { operation: posted, notify, counting: None, quiet: false, canceled: false, located: None };
+        let transfer = Transfer {
+            operation: posted,
+            notify,
+            counting: None,
+            quiet: false,
+            canceled: false,
+            located: None,
+            endpoint: None,
+        };
         Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
     }
 
@@ -134,7 +144,8 @@ impl Engine {
         // No room is reserved, because the operation may wait forever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
-        Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located })
+        let endpoint = Some(Arc::clone(&self.core.submissions));
+        Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located, endpoint })
     }
 
     /// Makes progress look for operations that are due and for the end of operations that have begun, from now on. Other endpoints pay
@@ -146,7 +157,7 @@ impl Engine {
 
     /// Queues an operation in the line of a counter. Returns whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
-        let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
+        let due = transfer.into_due();
         let is_due = counter.queue(condition, None, due, |_, _| ());
         // Now that something waits there: a line that is empty is forgotten.
         self.core.lines.add(counter);
@@ -333,17 +344,14 @@ impl Core {
 
     fn cancel_in_lines(&mut self, context: u64, operation: bool) -> bool {
         let ours = Arc::clone(&self.submissions);
-        let meant = |due: &Due| match due {
-            Due::Transfer(of, transfer) => {
-                Arc::ptr_eq(of, &ours) && is_meant(transfer.notify, transfer.context(), context, operation)
-            }
-            Due::Add(..) | Due::Set(..) => false,
+        let meant = |due: &Due| {
+            due.work::<Transfer>().is_some_and(|transfer| {
+                transfer.is_for(&ours) && is_meant(transfer.notify, transfer.context(), context, operation)
+            })
         };
         for counter in self.lines.all() {
-            let Some(Due::Transfer(_, transfer)) = counter.take_back(|waiting| waiting.cancel_first(meant)).flatten()
-            else {
-                continue;
-            };
+            let taken = counter.take_back(|waiting| waiting.cancel_first(meant)).flatten();
+            let Some(transfer) = taken.and_then(Due::into_work::<Transfer>) else { continue };
             self.cancelled(*transfer, "cancelled before it was due");
             return true;
         }
@@ -354,12 +362,9 @@ impl Core {
     pub(super) fn end_waiting(&mut self, why: &str) {
         let mut ended = Vec::new();
         for counter in self.lines.all() {
-            let ours = |_, due: &Due| matches!(due, Due::Transfer(of, _) if Arc::ptr_eq(of, &self.submissions));
+            let ours = |_, due: &Due| due.work::<Transfer>().is_some_and(|it| it.is_for(&self.submissions));
             let taken = counter.take_back(|waiting| waiting.cancel_all(ours)).unwrap_or_default();
-            ended.extend(taken.into_iter().filter_map(|due| match due {
-                Due::Transfer(_, transfer) => Some(transfer),
-                Due::Add(..) | Due::Set(..) => None,
-            }));
+            ended.extend(taken.into_iter().filter_map(Due::into_work::<Transfer>));
         }
         ended.extend(self.watched.take());
         // After the lines: an operation that has left a line is in this list by now, because the thread that moves it holds the line's lock.

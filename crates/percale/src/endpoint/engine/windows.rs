@@ -17,8 +17,8 @@ use super::{Connection, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::window_work::{Place, What, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::region::{Refusal, Registered, Via};
-use crate::memory::window::{By, Cell, WindowError};
+use crate::region::window::{By, Cell, WindowError};
+use crate::region::{Refusal, Registered, Via};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// A dead key that still has users.

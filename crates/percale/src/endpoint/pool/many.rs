@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::endpoint::matching::Keep;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
 
 /// A buffer for many messages.
 #[derive(Debug, Default)]

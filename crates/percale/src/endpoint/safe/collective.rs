@@ -29,11 +29,11 @@ use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::buffer::Buffer;
-use crate::trigger::Operation;
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::buffer::Buffer;
 
 /// The operation and type of collectives that combine nothing.
 const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);

@@ -2,7 +2,7 @@
 
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::endpoint::work::PostError;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 
 /// Why a safe operation did not succeed. The error returns the operation's buffer.
 #[derive(thiserror::Error)]

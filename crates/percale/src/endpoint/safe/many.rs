@@ -9,8 +9,8 @@ use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 
 /// A buffer that takes many messages.

@@ -39,7 +39,7 @@ use super::Endpoint;
 use super::ownership::Ownership;
 use super::work::OpFlags;
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 use crate::types::PeerAddress;
 
 /// A completed send.

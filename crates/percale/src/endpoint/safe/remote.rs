@@ -25,16 +25,17 @@ use super::request::posted;
 use super::under_way::UnderWay;
 use super::when::When;
 use crate::completion::counter::Counter;
+use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Datatype, Kind};
-use crate::memory::buffer::Buffer;
-use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::Segments;
-use crate::trigger::{Operation, Variable};
+use crate::local_memory::atomic::{AtomicOp, Datatype, Kind};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
+use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
 /// A number that atomic operations work on.

@@ -5,15 +5,16 @@ use super::under_way::{Receiving, Sending, UnderWay};
 use super::when::When;
 use super::{OperationError, Received, Sent};
 use crate::completion::counter::Counter;
+use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
-use crate::trigger::{Operation, Variable};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 
 /// A send that is not posted yet.

@@ -14,7 +14,7 @@ use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
 use crate::endpoint::{Endpoint, reactor};
 use crate::errands;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 
 /// An operation under way.
 #[derive(Debug)]

@@ -2,13 +2,15 @@
 
 use super::OperationError;
 use crate::completion::counter::Counter;
+use crate::completion::counter::{Condition, fire};
+use crate::conditions::variable::Variable;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::OpFlags;
-use crate::memory::buffer::Buffer;
-use crate::trigger::{Condition, Operation, Variable, fire};
+use crate::local_memory::buffer::Buffer;
 
 /// When an operation begins, and the additional counter of its end.
 #[derive(Clone, Debug)]

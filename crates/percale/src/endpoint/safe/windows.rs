@@ -30,9 +30,10 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::window_work::{Bind, WindowPost, WindowWork};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::buffer::Buffer;
-use crate::memory::region::{Bindable, RemoteMemory};
+use crate::local_memory::buffer::Buffer;
+use crate::memory::region::Bindable;
 use crate::memory::window::Window;
+use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
 /// A bind (its result is the name that the peer uses) or an invalidation, that is not posted yet.

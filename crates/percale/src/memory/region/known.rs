@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Keys, RawRegion, Region, Registered};
+use super::{RawRegion, Region};
+use crate::region::{Keys, Registered};
 
 /// An object that windows can be bound to: a [`Region`] or a [`RawRegion`].
 pub trait Bindable: Known {}
@@ -27,12 +28,12 @@ crate::short_debug!(Parts<'_>, "Parts");
 
 impl Known for Region {
     fn known(&self) -> Parts<'_> {
-        Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        Parts { region: self.handle.registered(), keys: self.handle.keys() }
     }
 }
 
 impl Known for RawRegion {
     fn known(&self) -> Parts<'_> {
-        Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        Parts { region: self.handle.registered(), keys: self.handle.keys() }
     }
 }

@@ -13,7 +13,7 @@ macro_rules! lifecycle {
             /// Returns its key.
             #[must_use]
             pub fn key(&self) -> u64 {
-                self.handle.registered.key
+                self.handle.registered().key()
             }
 
             /// Returns its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
@@ -25,7 +25,7 @@ macro_rules! lifecycle {
             /// Returns its rights.
             #[must_use]
             pub fn access(&self) -> Access {
-                self.handle.registered.access
+                self.handle.registered().access()
             }
 
             /// Returns the name by which peers access all of it.
@@ -47,7 +47,7 @@ macro_rules! lifecycle {
             /// domain's [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout), or if the region is being closed.
             /// [`CloseError::Forked`] in a forked child.
             pub fn enable(&mut self) -> Result<(), CloseError<()>> {
-                let timeout = self.handle.keys.revoke_timeout();
+                let timeout = self.handle.keys().revoke_timeout();
                 self.handle.enable(Some(timeout))
             }
 
@@ -58,7 +58,7 @@ macro_rules! lifecycle {
             /// [`CloseError::Windows`] if windows are bound to it; it is unchanged then. [`CloseError::Busy`] if a peer does not finish; the
             /// region is disabled nevertheless. [`CloseError::Forked`] in a forked child.
             pub fn disable(&mut self) -> Result<(), CloseError<()>> {
-                let timeout = self.handle.keys.revoke_timeout();
+                let timeout = self.handle.keys().revoke_timeout();
                 self.handle.disable(Some(timeout))
             }
 
@@ -82,7 +82,7 @@ macro_rules! lifecycle {
             /// [`CloseError::Windows`] if windows are bound to it: writes through those would not be counted. Writes through windows that are
             /// bound later are. [`CloseError::Forked`] in a forked child.
             pub fn count(&mut self, counter: &Arc<Counter>) -> Result<(), CloseError<()>> {
-                let timeout = self.handle.keys.revoke_timeout();
+                let timeout = self.handle.keys().revoke_timeout();
                 self.handle.count(counter, Some(timeout))
             }
 

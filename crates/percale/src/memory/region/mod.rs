@@ -15,70 +15,40 @@
 //! returns [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `error`: errors; `handle`, `lifecycle`: enabling, disabling, closing
+//! * `lifecycle`: enabling, disabling, closing; `raw`: memory that the caller vouches for; `scope`: borrowed memory
 //! * `pending`: registration that completes later
-//! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
-//! * `revocation`: taking one back
-//! * `on_device`: regions of a device's memory
-//! * `counters`: counters of writes by peers
-//! * `via`: the endpoints and peers through which accesses may come; `local`, `verbs`: keys and rights in verbs' terms
-//! * `windows`: how many windows are bound; `hold`, `slice`: what each of them has of its region
-//! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
+//! * `known`: what windows can be bound to; `verbs`: rights in verbs' terms; `mapped`: raw keys of peers
+//!
+//! The table that accesses are checked by, and the revocation, are in the crate's module `region`.
 
-mod counters;
-mod error;
-mod handle;
-mod hashed;
-mod hold;
-mod keys;
-pub(crate) mod known;
+mod known;
 mod lifecycle;
-mod line;
-mod lines;
-mod local;
 mod mapped;
-mod on_device;
-mod parked;
-pub(crate) mod pending;
+mod pending;
 mod raw;
-mod raw_key;
-mod registered;
-mod remote;
-mod revocation;
-mod rows;
 mod scope;
-mod slice;
 mod verbs;
-mod via;
-mod windows;
 
 use std::sync::Arc;
 
-pub use self::error::{CloseError, RegisterError};
-use self::handle::Handle;
-pub(crate) use self::hold::Hold;
-pub(crate) use self::keys::Keys;
 pub use self::known::Bindable;
-pub(crate) use self::lines::Lines;
-pub(crate) use self::mapped::{Keyring, Mapped, above_small_numbers};
-pub use self::mapped::{MapError, MappedKey};
-pub(crate) use self::raw_key::Secret;
-pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
-pub(crate) use self::registered::Grantee;
-pub use self::registered::Registered;
-pub use self::remote::{RemoteMemory, RemoteMemoryError};
-pub(crate) use self::revocation::{Revocation, wait_until};
+pub(crate) use self::known::Parts;
+pub use self::mapped::MappedKey;
+pub use self::pending::PendingRegion;
 pub use self::scope::{Scope, ScopedRegion};
-pub(crate) use self::slice::Slice;
 pub use self::verbs::VerbsAccess;
-pub(crate) use self::via::{Through, Via};
 use crate::completion::counter::Counter;
 use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 pub use crate::local_memory::access::Access;
-pub(crate) use crate::local_memory::access::{Refusal, admit};
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::handle::Handle;
+use crate::region::terms::{Kept, Terms};
+use crate::region::via::Through;
+pub use crate::region::{
+    CloseError, MapError, RAW_KEY_BYTES, RawKey, RegisterError, Registered, RemoteMemory, RemoteMemoryError,
+};
 
 /// How memory is to be registered. [`Domain::registration`] makes one.
 #[derive(Clone)]
@@ -90,53 +60,19 @@ pub struct Registration<'d> {
 
 crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.access);
 
-/// The options of a [`Registration`], without the domain.
-#[derive(Clone, Debug)]
-struct Terms {
-    access: Access,
-    key: Option<u64>,
-    base: u64,
-    counters: Vec<Arc<Counter>>,
-    raw_key: bool,
-    /// The endpoints through which accesses may come once it is enabled.
-    through: Through,
-    /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
-    authority: u64,
-    disabled: bool,
-    windows: bool,
-    local_write: Option<bool>,
-    /// The device that the memory belongs to, if it is not the host's.
-    device: Option<Device>,
-}
-
-impl Terms {
-    const fn new(access: Access) -> Self {
-        Self {
-            access,
-            key: None,
-            base: 0,
-            counters: Vec::new(),
-            raw_key: false,
-            through: Through::Domain,
-            authority: 0,
-            disabled: false,
-            windows: true,
-            local_write: None,
-            device: None,
-        }
+impl Domain {
+    /// Registers memory that peers may access with the rights `access`. The region owns it until it is closed.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub fn register(&self, memory: impl Into<Buffer>, access: Access) -> Result<Region, RegisterError> {
+        self.registration(access).own(memory)
     }
-}
 
-/// A table without a domain that holds one region, with this key, which peers may read; and that region's memory, which has to live as long.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc<Keys>, Buffer)> {
-    let mut memory = memory.into();
-    let segment = memory.segment_for_receive().ok_or(std::io::ErrorKind::InvalidInput)?;
-    let keys = Keys::new(std::time::Duration::ZERO, crate::system::forked::Process::current()?);
-    let terms = Terms { key: Some(key), ..Terms::new(Access::REMOTE_READ) };
-    let registered = keys.register(&terms, Segments::one(segment), Kept { backed: true, writable: true });
-    registered.map_err(std::io::Error::other)?;
-    Ok((Arc::new(keys), memory))
+    /// Builds a registration with more options: a chosen key, a base address, a counter, memory that the caller vouches for.
+    pub const fn registration(&self, access: Access) -> Registration<'_> {
+        Registration::new(self, access)
+    }
 }
 
 impl<'d> Registration<'d> {
@@ -147,6 +83,11 @@ impl<'d> Registration<'d> {
     /// Creates a registration with these terms.
     const fn of(domain: &'d Domain, terms: Terms) -> Self {
         Self { domain, terms }
+    }
+
+    fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
+        let inner = &self.domain.inner;
+        Handle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
     }
 
     /// The domain and the terms.
@@ -244,15 +185,6 @@ impl<'d> Registration<'d> {
     }
 }
 
-/// The properties of a region's memory.
-#[derive(Clone, Copy, Debug)]
-struct Kept {
-    /// Mapped for as long as the region exists: our own threads may touch it.
-    backed: bool,
-    /// It may be changed.
-    writable: bool,
-}
-
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
 pub struct Region {
     handle: Handle,
@@ -266,7 +198,7 @@ impl Region {
     /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.handle.registered.memory.len()
+        self.handle.registered().place().len()
     }
 
     /// Whether it has no bytes. Such a region has a key, and lets peers reach nothing.
@@ -304,7 +236,7 @@ impl Region {
         if let Some(memory) = &self.memory {
             memory.check_here();
         }
-        self.handle.registered.memory.slice(offset, len)
+        self.handle.registered().place().slice(offset, len)
     }
 
     /// Closes the region: when this returns the memory, no peer reads or writes it, and none will. In a forked child it returns the child's
@@ -313,7 +245,7 @@ impl Region {
     /// # Errors
     /// See [`CloseError`]; the error contains the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
-        let timeout = self.handle.keys.revoke_timeout();
+        let timeout = self.handle.keys().revoke_timeout();
         if let Err(error) = self.handle.close(Some(timeout)) {
             return Err(error.of(self));
         }
@@ -341,7 +273,7 @@ impl RawRegion {
     /// # Errors
     /// See [`CloseError`]; the error contains the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
-        let timeout = self.handle.keys.revoke_timeout();
+        let timeout = self.handle.keys().revoke_timeout();
         match self.handle.close(Some(timeout)) {
             Ok(()) => Ok(()),
             Err(error) => Err(error.of(self)),

@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use super::{Region, RegisterError, Registration, Terms};
+use super::{Region, RegisterError, Registration};
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
 use crate::domain::Domain;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
+use crate::region::terms::Terms;
 use crate::system::forked::ProcessMutex;
 
 /// A region that is not registered yet. Dropping it withdraws the registration: then there is no event.

@@ -2,10 +2,11 @@
 
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
-use super::{Kept, RawRegion, RegisterError, Registration};
+use super::{RawRegion, RegisterError, Registration};
 use crate::device::{self, DeviceError};
 use crate::local_memory::kernel;
-use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::region::terms::Kept;
 
 impl Registration<'_> {
     const fn kept(&self, backed: bool) -> Kept {

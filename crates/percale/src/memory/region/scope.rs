@@ -7,10 +7,12 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::{Access, Handle, Kept, RegisterError, RemoteMemory};
+use super::{Access, RegisterError, RemoteMemory};
 use crate::domain::Domain;
-use crate::memory::buffer::borrowed;
-use crate::memory::volatile::Segments;
+use crate::local_memory::buffer::borrowed;
+use crate::local_memory::volatile::Segments;
+use crate::region::handle::Handle;
+use crate::region::terms::Kept;
 
 /// A scope in which borrowed memory may be registered: see [`Domain::scope`].
 pub struct Scope<'scope, 'env: 'scope> {

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 use super::{Access, RawRegion, Region, RegisterError, Registration};
 use crate::domain::Domain;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 
 bitflags! {
     /// Rights to a region, in verbs' terms and values. Reading it locally is always allowed (MW-012).
@@ -57,13 +57,13 @@ impl Region {
     /// # Errors
     /// [`RegisterError::LocalKeys`] if all are in use.
     pub fn local_key(&self) -> Result<u32, RegisterError> {
-        self.handle.keys.local_key(&self.handle.registered)
+        self.handle.keys().local_key(self.handle.registered())
     }
 
     /// Returns the address of its first byte in this process.
     #[must_use]
     pub fn local_address(&self) -> u64 {
-        let first = self.handle.registered.memory.as_slice().first();
+        let first = self.handle.registered().place().as_slice().first();
         first.map_or(0, |piece| piece.as_ptr().expose_provenance() as u64)
     }
 }
@@ -74,6 +74,6 @@ impl RawRegion {
     /// # Errors
     /// The same.
     pub fn local_key(&self) -> Result<u32, RegisterError> {
-        self.handle.keys.local_key(&self.handle.registered)
+        self.handle.keys().local_key(self.handle.registered())
     }
 }

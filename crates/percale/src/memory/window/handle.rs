@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cell::{Binding, Cell};
 use super::{TypeTwo, WindowAccess, WindowError, WindowType};
 use crate::domain::Domain;
-use crate::memory::region::known::Parts;
-use crate::memory::region::{Bindable, Keys, RemoteMemory};
+use crate::memory::region::Bindable;
+use crate::memory::region::Parts;
+use crate::region::window::{Binding, Cell};
+use crate::region::{Keys, RemoteMemory};
 
 /// A window: see the [module](super). Deallocated by [`close`](Self::close), or by being dropped.
 pub struct Window {

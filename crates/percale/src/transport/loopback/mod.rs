@@ -10,8 +10,8 @@ use zerocopy::IntoBytes;
 
 use super::stream::{Data, Pulled, Pulls, Pushes, pull_frame};
 use super::{Broken, Connection, Link, Refused, Sink};
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Payloads up to this length are copied twice; of longer ones the second copy would cost more than an offer.
@@ -178,7 +178,7 @@ impl Link for LoopbackLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::region::Refusal;
+    use crate::region::Refusal;
     use crate::transport::PullError;
     use crate::transport::stream::{expected_pull, refused_pull};
     use crate::transport::testing::{Lent, Notes, Revocable, Told};

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::pair::{IDLE_LINES as LINES, PAGE as CONTROL};
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
-use crate::memory::buffer::Buffer;
-use crate::memory::lease::Lease;
-use crate::memory::mapping::Mapping;
-use crate::memory::region::{Keys, Via, table_of_one};
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::mapping::Mapping;
+use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::region::lease::Lease;
+use crate::region::{Keys, Via, table_of_one};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
@@ -41,7 +41,7 @@ impl Sink for Answers {
     }
 
     fn begin(&mut self, _: Connection, _: Head) -> Landing {
-        Landing { token: 0, into: crate::memory::lease::Lease::own(&Segments::EMPTY) }
+        Landing { token: 0, into: crate::region::lease::Lease::own(&Segments::EMPTY) }
     }
 
     fn landed(&mut self, _: Connection, _: u32) {}
@@ -123,7 +123,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
 fn keys() -> std::io::Result<Arc<Keys>> {
     static TABLE: OnceLock<(Arc<Keys>, Buffer)> = OnceLock::new();
     if TABLE.get().is_none() {
-        let memory = crate::memory::sealed::allocate(100).map_err(std::io::Error::other)?;
+        let memory = crate::local_memory::sealed::allocate(100).map_err(std::io::Error::other)?;
         // A set from another thread serves as well.
         TABLE.set(table_of_one(0, memory)?).ok();
     }

@@ -16,7 +16,7 @@
 //!
 //! # Trust
 //! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
-//! a payload is a [`View`](crate::memory::volatile::View). No value from the peer decides where this process reads or writes
+//! a payload is a [`View`](crate::local_memory::volatile::View). No value from the peer decides where this process reads or writes
 //! in its own memory: positions in the ring follow from checked lengths, and chunks of a transfer lie within this side's own
 //! segments.
 

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::ring::{Area, Credits, LINE, Line};
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
 use crate::local_memory::rundown;
-use crate::memory::mapping::{Mapping, back, sealed_memfd};
 
 /// The size of the control page in bytes; the small ring of side 0 follows it, lines first.
 pub(super) const PAGE: usize = 4096;

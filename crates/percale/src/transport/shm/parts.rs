@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::pair::Mappings;
 use crate::local_memory::bell::{BELL_BITS, Bell};
-use crate::memory::region::{Keys, Via};
+use crate::region::{Keys, Via};
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::PeerProcess;
 

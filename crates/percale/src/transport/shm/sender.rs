@@ -13,7 +13,7 @@ use super::ring::{NoRoom, Producer, Publish};
 use super::sync::{Ordering, compiler_barrier, fence};
 use crate::local_memory::barrier;
 use crate::local_memory::bell::PeerBell;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::transport::Refused;
 use crate::wire::head::{Head, Kind};
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::{Cargo, Network};
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
 use crate::transport::stream::{Data, Pulls, Pushes, pull_frame};
 use crate::transport::{Broken, Connection, Landing, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::buffers::with_scratch;
 use super::inbound::Inbound;
 use super::socket::Stream;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
 use crate::transport::Broken;
 use crate::transport::stream::Pulls;
 use crate::transport::testing::{Lent, Notes};

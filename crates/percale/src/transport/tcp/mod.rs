@@ -38,8 +38,8 @@ use unanswered::unanswered;
 
 use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Kind, Offer};
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::Wire;
 use super::direct::{Direct, Pins, Unposted, WireParts};
-use crate::memory::lease::Lease;
-use crate::memory::region::{Keys, RemoteMemory, Via};
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
+use crate::region::{Keys, RemoteMemory, Via};
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::tcp::{Socket, Stream, StreamLink, TcpOptions};
 use crate::transport::{Broken, Connection, Landing, Link, PullError, Refused, Sink};

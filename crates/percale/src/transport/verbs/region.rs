@@ -12,8 +12,8 @@ use bitflags::bitflags;
 use super::abi;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
-use crate::memory::mapping::{self, Mapping};
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::mapping::{self, Mapping};
+use crate::local_memory::volatile::{Segment, Segments, View};
 
 bitflags! {
     /// What may be done to a region or through a window. Reading by the device that it is registered with is always allowed.

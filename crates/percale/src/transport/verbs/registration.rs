@@ -8,7 +8,7 @@ use super::abi;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use super::region::Rights;
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// A registration, which ends when this is dropped.
 ///

@@ -14,7 +14,7 @@ use super::error::{Handle, VerbsError};
 use super::pair::QueuePair;
 use super::region::{MemoryRegion, Rights, outside};
 use super::registration::Registration;
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// The type of a window, which determines the queue pairs that may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

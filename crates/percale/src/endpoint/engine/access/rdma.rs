@@ -12,7 +12,7 @@ use super::super::core::Core;
 use super::super::types::{Notify, Pending, Work};
 use super::{Execution, Waiting, What};
 use crate::endpoint::work::OpFlags;
-use crate::memory::region::RemoteMemory;
+use crate::region::RemoteMemory;
 use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;

@@ -3,14 +3,14 @@
 use super::super::counting::counts_of_atomic;
 use super::{Execution, PART_LIMIT};
 use crate::completion::entry::{CompletionFlags, Entry};
+use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
-use crate::memory::region::{Keyring, RemoteMemory};
-use crate::memory::volatile::{IOV_LIMIT, Segments};
+use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::local_memory::volatile::{IOV_LIMIT, Segments};
+use crate::region::{Keyring, RemoteMemory};
 use crate::table::Id;
-use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
 /// The operation of an access.

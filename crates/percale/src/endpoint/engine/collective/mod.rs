@@ -30,12 +30,12 @@ use super::types::{GroupMessage, Notify, Pending, Place as Into, Receive, Side, 
 use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan, Step, combines};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
+use crate::endpoint::operation::Operation;
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::table::Id;
 use crate::transport::Connection;
-use crate::trigger::Operation;
 use crate::types::PeerAddress;
 use crate::wire::head::ABORT;
 

@@ -4,10 +4,10 @@
 
 use crate::collective::{Chunks, Place, Program, Spot, Step, fold};
 use crate::endpoint::engine::types::Notify;
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::buffer::Buffer;
-use crate::memory::sealed;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::sealed;
+use crate::local_memory::volatile::{Segment, Segments};
 
 /// The size from which memory that an operation allocates is allocated so that peers can map it.
 const SEALED: usize = 16 << 10;

@@ -1,7 +1,7 @@
 //! What a target answers leaves in the call in which it does the work: another may not come.
 
 use super::*;
-use crate::memory::region::Access;
+use crate::region::Access;
 
 /// Accesses that arrive together.
 const ACCESSES: usize = 6;

@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::super::access::PART_LIMIT;
 use super::*;
-use crate::memory::region::{Access, Refusal, RemoteMemory};
+use crate::region::{Access, Refusal, RemoteMemory};
 use crate::transport::testing::Told;
 use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
 

@@ -50,7 +50,7 @@ fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to(
     drop(receive);
     let Station { endpoint, .. } = victim;
     drop(endpoint);
-    let others: Vec<_> = (0..20).map(|_| crate::memory::sealed::allocate(LEN).unwrap()).collect();
+    let others: Vec<_> = (0..20).map(|_| crate::local_memory::sealed::allocate(LEN).unwrap()).collect();
     assert!(others.iter().all(|other| other.as_ptr() != place), "memory was given away that a peer may be writing");
     drop(send);
 }
@@ -155,7 +155,7 @@ fn flt_009_memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
     let Station { endpoint, .. } = victim;
     drop(endpoint);
     let is_kept = || {
-        let others: Vec<_> = (0..20).map(|_| crate::memory::sealed::allocate(LEN).unwrap()).collect();
+        let others: Vec<_> = (0..20).map(|_| crate::local_memory::sealed::allocate(LEN).unwrap()).collect();
         others.iter().all(|other| !places.contains(&other.as_ptr()))
     };
     super::super::aside::settle();

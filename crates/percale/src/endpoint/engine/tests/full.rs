@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Entry;
-use crate::memory::region::Access;
+use crate::region::Access;
 
 /// The number of results that a queue takes before its endpoint stops polling, and the number that one poll of a link may add: a batch of
 /// frames of shared memory, or the content of a socket's buffer.

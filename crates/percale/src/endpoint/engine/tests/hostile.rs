@@ -8,7 +8,7 @@ use super::*;
 use crate::completion::entry::ErrorCode;
 use crate::domain::Trust;
 use crate::endpoint::safe::{Cause, OperationError};
-use crate::memory::region::{Access, RemoteMemory};
+use crate::region::{Access, RemoteMemory};
 use crate::wire::head::{Flags, Kind, Offer};
 
 /// The operation that the initiator has under way.

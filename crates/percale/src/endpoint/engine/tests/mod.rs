@@ -27,7 +27,7 @@ use super::Engine;
 use crate::completion::event::{Event, EventQueue};
 use crate::endpoint::Endpoint;
 use crate::endpoint::ownership::reach::Reach;
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 use crate::transport::testing::Notes;
 use crate::transport::{Connection, Link};
 use crate::wire::head::Head;

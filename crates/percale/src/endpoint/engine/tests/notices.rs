@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::memory::region::Access;
+use crate::region::Access;
 use crate::{Counter, Entry, Region, RemoteMemory};
 
 const KEY: u64 = 0x1234;

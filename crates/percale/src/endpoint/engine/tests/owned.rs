@@ -6,18 +6,19 @@ use proptest::prelude::*;
 
 use super::super::types::{Notify, OpenSend, Payload, Send, SendState};
 use super::*;
+use crate::completion::counter::Condition;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::completion::ring::Ring;
+use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
-use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::buffer::Buffer;
-use crate::memory::region::Access;
+use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::buffer::Buffer;
+use crate::region::Access;
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{PullError, Sink};
-use crate::trigger::{Condition, Operation};
 use crate::wire::head::{Flags, Kind};
 
 /// What a program does with its heap after it has posted: memory that was freed is used again.
@@ -266,7 +267,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
         // Its answer comes late, twice.
         for _ in 0..2 {
             let head = Head { kind: Kind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
-            a.engine(|engine| engine.core.frame(slot, &head, crate::memory::volatile::View::of(&[])));
+            a.engine(|engine| engine.core.frame(slot, &head, crate::local_memory::volatile::View::of(&[])));
         }
         assert!(read().is_none(), "{transport}: the second ended by the first's answer");
         // So does its pull: the offer is still there.
@@ -391,13 +392,13 @@ proptest! {
                 let head = |kind, tag| Head { kind, flags: Flags::ID, tag, id: *id, ..Head::default() };
                 match what {
                     Happens::Post { .. } => {}
-                    Happens::Asked => core.frame(slot, &head(Kind::Pull, 0), crate::memory::volatile::View::of(&[0; 8])),
+                    Happens::Asked => core.frame(slot, &head(Kind::Pull, 0), crate::local_memory::volatile::View::of(&[0; 8])),
                     Happens::Pushed(true) => core.pushed(slot, *id, Ok(())),
                     Happens::Pushed(false) => core.pushed(slot, *id, Err(PullError::Fault)),
-                    Happens::Pulled => core.frame(slot, &head(Kind::Pulled, 0), crate::memory::volatile::View::of(&[])),
+                    Happens::Pulled => core.frame(slot, &head(Kind::Pulled, 0), crate::local_memory::volatile::View::of(&[])),
                     Happens::Acked(well) => {
                         let error = if well { 0 } else { ErrorCode::Io.errno() as u64 };
-                        core.frame(slot, &head(Kind::Ack, error), crate::memory::volatile::View::of(&[]));
+                        core.frame(slot, &head(Kind::Ack, error), crate::local_memory::volatile::View::of(&[]));
                     }
                 }
                 model.step(what);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::OpFlags;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 
 /// How many slots there are.
 fn slots(station: &Station) -> usize {

@@ -123,12 +123,12 @@ struct Parts {
     shared: SharedReceive,
     queues: [CompletionQueue; 2],
     /// Keeps the memory of the posted buffer.
-    _buffer: crate::memory::buffer::Buffer,
+    _buffer: crate::local_memory::buffer::Buffer,
 }
 
 impl Parts {
     fn new(shared: SharedReceive, queues: [CompletionQueue; 2], from: PeerAddress) -> Self {
-        let mut buffer = crate::memory::buffer::Buffer::from(vec![0; 4 * LONG]);
+        let mut buffer = crate::local_memory::buffer::Buffer::from(vec![0; 4 * LONG]);
         let segments = Segments::one(buffer.segment_for_receive().unwrap());
         let flags = crate::OpFlags::COMPLETION | crate::OpFlags::MULTI_RECEIVE;
         let work = crate::ReceiveWork { from, segments, tag: None, context: MANY, flags };

@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use zerocopy::IntoBytes;
 
 use super::*;
-use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::local_memory::mapping::{Mapping, sealed_memfd};
 use crate::wire::hello::Incarnation;
 
 const PAIR: usize = 8192;

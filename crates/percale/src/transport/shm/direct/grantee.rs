@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{ENTRIES, PAGE_BYTES};
+use crate::local_memory::mapping::{Mapping, back, published_memfd};
 use crate::local_memory::rundown::{Entry, Line, Snapshot, fence_after_revoking, fence_initiators};
-use crate::memory::mapping::{Mapping, back, published_memfd};
-use crate::memory::region::{Grantee, Registered};
-use crate::memory::sealed;
+use crate::local_memory::sealed;
+use crate::region::{Grantee, Registered};
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::Pair;
 

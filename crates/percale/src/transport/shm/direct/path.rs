@@ -13,12 +13,12 @@ use zerocopy::FromBytes;
 
 use super::error::DirectError;
 use super::grantee::KeyPage;
+use crate::local_memory::atomic::{Misaligned, Operation};
 use crate::local_memory::kernel::Direction;
+use crate::local_memory::mapping::Mapping;
 use crate::local_memory::rundown::Announcer;
-use crate::memory::atomic::{Misaligned, Operation};
-use crate::memory::mapping::Mapping;
-use crate::memory::region::{Access, Refusal, admit};
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::region::{Access, Refusal, admit};
 use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
 use crate::transport::shm::transfer::{Cma, NoCopy};

@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::ENTRIES;
-use crate::memory::region::Access;
+use crate::region::Access;
 
 /// How a region is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::local_memory::mapping::{Mapping, sealed_memfd};
 use crate::transport::shm::fuzz_ring;
 use crate::transport::shm::pair::PAIR_BYTES;
 

@@ -2,8 +2,8 @@
 
 use super::super::direct::{DirectError, GrantIndex, LongAccess, Lookup};
 use super::ShmLink;
-use crate::memory::atomic::Operation;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::atomic::Operation;
+use crate::local_memory::volatile::{Segment, Segments};
 
 impl ShmLink {
     /// Returns how the peer's region with this key can be reached. Asks the peer if that is not known. Until the answer

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::memory::sealed::{Allocation, allocate};
+use crate::local_memory::sealed::{Allocation, allocate};
 use crate::system::forked::word_of_this_process;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::pair_memory;
@@ -142,7 +142,7 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         cma,
         process: Some(Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap())),
         keys: None,
-        via: crate::memory::region::Via::default(),
+        via: crate::region::Via::default(),
     })
 }
 

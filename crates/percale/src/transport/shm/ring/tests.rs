@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "rings on private memory; each block states its own reason")]
 
 use super::*;
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
 use crate::wire::head::Head;
 
 /// A ring on the heap.

@@ -11,7 +11,7 @@
 //! and pages of a sparse file, are allocated only where this process touches the memory, which it does within the operations
 //! that the application posts.
 //!
-//! A process never gives the same number to two arenas ([`new_number`](crate::memory::sealed::new_number)), so a number is
+//! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a number is
 //! its own generation: an unknown number names an arena that is gone, or not yet here, and never another one. That is not a
 //! protocol violation: a frame may name an arena that was taken back while the frame waited to be read. Before a new arena is
 //! announced, arenas freed in the meantime are taken back, so that a peer keeps their pages no longer than that.
@@ -29,9 +29,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::local_memory::kernel;
-use crate::memory::mapping::Mapping;
-use crate::memory::sealed::locate;
-use crate::memory::volatile::Segments;
+use crate::local_memory::mapping::Mapping;
+use crate::local_memory::sealed::locate;
+use crate::local_memory::volatile::Segments;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 

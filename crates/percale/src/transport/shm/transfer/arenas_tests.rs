@@ -3,7 +3,7 @@
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::memory::mapping::sealed_memfd;
+use crate::local_memory::mapping::sealed_memfd;
 
 const BYTES: usize = 4096;
 

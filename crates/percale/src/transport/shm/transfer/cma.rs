@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::local_memory::kernel::{self, Direction};
-use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
 use crate::transport::peer_process::PeerProcess;
 
 /// A peer process with memory that can be read and written.

@@ -13,8 +13,8 @@ use super::{
     CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
     PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
 };
-use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
 use crate::transport::Refused;
 use crate::transport::shm::pair::Gone;
 use crate::transport::shm::sender::SendError;

@@ -5,8 +5,8 @@
 use super::arenas::{Arenas, Remote};
 use super::cma::{Cma, NoCopy};
 use crate::local_memory::kernel::Direction;
-use crate::memory::lease::Lease;
-use crate::memory::volatile::View;
+use crate::local_memory::volatile::View;
+use crate::region::lease::Lease;
 use crate::transport::PullError;
 
 /// How this side reaches the other side's memory in a transfer.

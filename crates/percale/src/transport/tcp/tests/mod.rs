@@ -13,8 +13,8 @@ use zerocopy::IntoBytes;
 
 use super::fuzz::{fuzz_stream, receive};
 use super::{DATA_LIMIT, TcpLink, TcpOptions};
-use crate::memory::region::Refusal;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::Refusal;
 use crate::transport::testing::{Lent, Notes, Told};
 use crate::transport::{Broken, Link, PullError, Refused};
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};

@@ -17,8 +17,8 @@ use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, 
 use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Unbound, Windows};
 use crate::local_memory::rundown::{Line, Snapshot};
-use crate::memory::region::{Access, Grantee, Registered};
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
+use crate::region::{Access, Grantee, Registered};
 use crate::wire::located::{Grant, Located};
 
 /// The target's record of one peer: its end of the queue pair and the grants.

@@ -11,7 +11,7 @@ mod registered {
 
     use super::super::super::abi::Sge;
     use super::super::super::{Adapter, Rights, VerbsRegistrar};
-    use crate::memory::volatile::{IOV_LIMIT, Segments};
+    use crate::local_memory::volatile::{IOV_LIMIT, Segments};
 
     /// The owner of a registration cache.
     pub(crate) trait Registers: fmt::Debug + Send + Sync {
@@ -89,7 +89,7 @@ mod registered {
 mod registered {
     use super::super::super::Adapter;
     use super::super::super::abi::Sge;
-    use crate::memory::volatile::{IOV_LIMIT, Segments};
+    use crate::local_memory::volatile::{IOV_LIMIT, Segments};
 
     pub(crate) type Pins = ();
     pub(in super::super) type Uses = ();

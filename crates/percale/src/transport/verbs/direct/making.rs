@@ -8,7 +8,7 @@ use super::super::{CompletionQueue, End, PairSize, Path, ProtectionDomain, Queue
 use super::lane::{DEPTH, SLOT};
 use super::windows::REQUESTS;
 use super::{Offered, WireParts};
-use crate::memory::volatile::IOV_LIMIT;
+use crate::local_memory::volatile::IOV_LIMIT;
 use crate::transport::verbs::errno_of;
 
 /// Reads that may be under way at a time, on either side: both sides must agree. A device that allows fewer makes no accesses.

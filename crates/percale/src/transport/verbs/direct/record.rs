@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use super::super::window_use::Using;
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
 use super::windows::{Request, Taking, Unbound, Windows};
-use crate::memory::region::Registered;
+use crate::region::Registered;
 use crate::table::Table;
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.

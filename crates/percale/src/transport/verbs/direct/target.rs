@@ -10,7 +10,7 @@ use super::super::window_use::Using;
 use super::grantee::VerbsGrantee;
 use super::making::{self, Made};
 use super::{ANSWERS, GONE, OVER, Owed, WireParts};
-use crate::memory::region::{Keys, Via};
+use crate::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Located, LocatedBytes};

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
-use crate::memory::region::{Grantee, Registered, Revocation};
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::region::{Grantee, Registered, Revocation};
 use crate::table::WIRE_SLOTS;
 use crate::transport::verbs::ProtectionDomain;
 use crate::transport::verbs::tests::adapter;

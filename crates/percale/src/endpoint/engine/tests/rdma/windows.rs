@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::endpoint::window_work::Bind;
-use crate::memory::region::CloseError;
-use crate::memory::window::{Window, WindowAccess, WindowState, WindowType};
+use crate::memory::window::{Window, WindowState};
+use crate::region::CloseError;
+use crate::region::window::{WindowAccess, WindowType};
 
 const KINDS: [WindowType; 2] = [WindowType::One, WindowType::TwoB];
 

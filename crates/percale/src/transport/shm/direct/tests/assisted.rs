@@ -11,7 +11,7 @@ const KEY: u64 = 0xABCD;
 
 /// Registers a region under a key that is used again.
 fn region(two: &Two, value: u8) -> Region {
-    let mut memory = crate::memory::sealed::allocate(LEN).unwrap();
+    let mut memory = crate::local_memory::sealed::allocate(LEN).unwrap();
     memory.fill(value);
     two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
 }
@@ -78,7 +78,7 @@ fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_t
     two.turn();
     for _ in 0..3 {
         // The target is busy: it reads the request after the arena that it names was taken back.
-        let mut from = crate::memory::sealed::allocate(LEN).unwrap();
+        let mut from = crate::local_memory::sealed::allocate(LEN).unwrap();
         from.fill(9);
         let local = &Segments::one(from.segment());
         let long = LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 };

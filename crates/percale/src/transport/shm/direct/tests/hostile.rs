@@ -4,7 +4,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use zerocopy::IntoBytes;
 
 use super::*;
-use crate::memory::sealed::Allocation;
+use crate::local_memory::sealed::Allocation;
 use crate::transport::Refused;
 use crate::transport::shm::direct::grantee::ShmGrantee;
 use crate::transport::shm::direct::resolution::{Resolution, Status};
@@ -108,7 +108,7 @@ fn a_page_of_the_wrong_size_is_refused() {
     let mut two = Two::new(true);
     assert_eq!(two.initiator.look_up(7), Lookup::Unknown);
     let page: Allocation = allocate(1 << 20).unwrap();
-    let located = crate::memory::sealed::locate(page.as_ptr(), 8).unwrap();
+    let located = crate::local_memory::sealed::locate(page.as_ptr(), 8).unwrap();
     let (_, side) = two.target.direct();
     assert!(located.size > PAGE_BYTES && side.arenas.give((77, Sharing::ReadOnly), located.size, &located.fd));
     let resolution = Resolution {

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::{DirectError, GrantIndex, Lookup};
 use crate::domain::{Domain, DomainBuilder};
-use crate::memory::atomic::Word;
-use crate::memory::region::{Access, Region, Via};
-use crate::memory::sealed::allocate;
-use crate::memory::volatile::Segments;
+use crate::local_memory::atomic::Word;
+use crate::local_memory::sealed::allocate;
+use crate::local_memory::volatile::Segments;
+use crate::memory::region::Region;
+use crate::region::{Access, Via};
 use crate::transport::shm::link::tests::parts;
 use crate::transport::shm::{Parts, ShmLink};
 use crate::transport::sim::{Network, SimOptions};

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::completion::counter::Counter;
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 use crate::transport::shm::direct::ENTRIES;
 
 const MAPPED_AND_NOT: [bool; 2] = [true, false];

@@ -121,7 +121,7 @@ fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
                 close(&window);
                 // From here on the memory is its owner's alone.
                 let filled = vec![OWNERS; LEN];
-                assert_eq!(region.store(0, crate::memory::volatile::View::of(&filled)), Ok(()));
+                assert_eq!(region.store(0, crate::local_memory::volatile::View::of(&filled)), Ok(()));
                 assert!(storm.join().expect("writes") > 0);
             });
             landed += u32::from(bytes_of(&region) != vec![OWNERS; LEN]);

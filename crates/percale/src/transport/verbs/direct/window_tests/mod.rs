@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::super::window_use::{Extent, Using};
 use super::grantee::VerbsGrantee;
 use super::windows::{REQUESTS, never_comes};
-use crate::memory::region::{Access, Grantee, Registered, Revocation, Slice, Through};
-use crate::memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::region::{Access, Grantee, Registered, Revocation, Slice, Through};
 use crate::table::WIRE_SLOTS;
 use crate::transport::verbs::tests::adapter;
 use crate::transport::verbs::{
@@ -133,7 +133,7 @@ fn bytes_of(region: &Registered) -> Vec<u8> {
     let room = &mut bytes[..];
     region.place().as_slice().iter().for_each(|piece| {
         // SAFETY: the piece is memory of this test's, which lives.
-        let view = unsafe { crate::memory::volatile::View::new(piece.as_ptr(), piece.len()) };
+        let view = unsafe { crate::local_memory::volatile::View::new(piece.as_ptr(), piece.len()) };
         assert_eq!(view.read_into(room), piece.len());
     });
     bytes
@@ -164,7 +164,7 @@ fn mw_015_mw_017_mw_018_mw_049_the_device_gives_a_window_its_own_rights() {
             bench.again();
             close(&window);
             let filled = vec![5; LEN];
-            assert_eq!(region.store(0, crate::memory::volatile::View::of(&filled)), Ok(()));
+            assert_eq!(region.store(0, crate::local_memory::volatile::View::of(&filled)), Ok(()));
         }
         bench.grantee.end();
         close(&region);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::hold::Hold;
 use super::registered::Registered;
 use super::revocation::Revocation;
-use crate::memory::buffer::Buffer;
+use crate::local_memory::buffer::Buffer;
 
 /// Memory of regions and windows that were dropped while peers still accessed them.
 #[derive(Debug, Default)]

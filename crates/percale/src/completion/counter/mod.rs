@@ -9,6 +9,15 @@
 //!
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
 //! ([`trigger`](crate::trigger)). Counting that reaches one begins it, in the thread that counts.
+//!
+//! * `gate`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
+//! * `due`: the kinds of work; `fire`: begins what is due
+
+mod due;
+mod fire;
+mod gate;
+mod heap;
+mod waiting;
 
 use std::io;
 use std::num::NonZeroU32;
@@ -17,8 +26,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+pub(crate) use self::due::{Due, Work};
+pub(crate) use self::fire::{Begun, Starter, fire, kick, taken_back};
+use self::gate::Gate;
+pub(crate) use self::waiting::{Condition, Ticket, Waiting};
 use super::wait::{Progress, Wait, WaitError};
-use crate::trigger::{Condition, Due, Gate, Ticket, Waiting, fire};
 
 /// Why a counter did not reach the threshold of a wait.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::region::Registered;
+use super::registered::Registered;
 use crate::device::Arriving;
 use crate::local_memory::rundown::Inside;
 use crate::local_memory::volatile::Segments;

@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::raw_key::RawKey;
+use super::raw_key::Secret;
 use super::registered::Registered;
 use super::revocation::Revocation;
+use super::terms::{Kept, Terms};
 use super::via::Through;
-use super::{Access, CloseError, Kept, RegisterError, Registration, RemoteMemory, Terms};
+use super::{Access, CloseError, RegisterError, RemoteMemory};
 use crate::completion::counter::Counter;
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::Segments;
 
 /// A region's place in the key table, and whether it is enabled.
 #[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) registered: Arc<Registered>,
-    pub(super) keys: Arc<Keys>,
+pub(crate) struct Handle {
+    registered: Arc<Registered>,
+    keys: Arc<Keys>,
     rest: Box<Rest>,
 }
 
@@ -39,55 +41,67 @@ struct Rest {
     revocation: Option<Revocation>,
 }
 
-impl Registration<'_> {
-    pub(super) fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
-        let inner = &self.domain.inner;
-        let terms = self.terms;
+impl Handle {
+    /// Registers memory in a domain with these keys.
+    pub(crate) fn register(
+        keys: &Arc<Keys>,
+        secret: &Secret,
+        terms: Terms,
+        memory: Segments,
+        kept: Kept,
+    ) -> Result<Self, RegisterError> {
         let unknown = terms.access.difference(Access::all());
         if !unknown.is_empty() {
             return Err(RegisterError::Access(unknown.bits()));
         }
         let (registered, raw_key) = if terms.raw_key {
             loop {
-                let (raw_key, key) = inner.secret.raw_key(terms.base, memory.len() as u64)?;
-                match inner.keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
+                let (raw_key, key) = secret.raw_key(terms.base, memory.len() as u64)?;
+                match keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
                     Err(RegisterError::KeyTaken(_)) => {} // One in 2^64: another.
                     registered => break (registered?, raw_key),
                 }
             }
         } else {
-            let registered = inner.keys.register(&terms, memory, kept)?;
+            let registered = keys.register(&terms, memory, kept)?;
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
-        let keys = Arc::clone(&inner.keys);
         let rest = Rest { raw_key, through: terms.through, retiring: None, uncounted: None, revocation: None };
-        Ok(Handle { registered, keys, rest: Box::new(rest) })
+        Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
-}
 
-impl Handle {
-    pub(super) fn remote(&self) -> RemoteMemory {
+    /// The region as the table knows it now.
+    pub(crate) const fn registered(&self) -> &Arc<Registered> {
+        &self.registered
+    }
+
+    /// The domain's keys.
+    pub(crate) const fn keys(&self) -> &Arc<Keys> {
+        &self.keys
+    }
+
+    pub(crate) fn remote(&self) -> RemoteMemory {
         let Registered { key, base, len, .. } = *self.registered;
         RemoteMemory { key, address: base, len }
     }
 
-    pub(super) fn raw_key(&self) -> RawKey {
+    pub(crate) fn raw_key(&self) -> RawKey {
         self.rest.raw_key
     }
 
-    pub(super) fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.registered.through != Through::Nobody
     }
 
     /// Admits accesses only through this endpoint, from the next time that it is enabled.
-    pub(super) fn restrict(&mut self, endpoint: u64) {
+    pub(crate) fn restrict(&mut self, endpoint: u64) {
         self.rest.through = Through::Endpoint(endpoint);
     }
 
     /// Counts the writes of peers from now on. Peers with direct access lose their grants and must request new ones, which require them to report
     /// their writes. Waits for peers that are in the middle of an access, at most for `timeout`.
-    pub(super) fn count(&mut self, counter: &Arc<Counter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+    pub(crate) fn count(&mut self, counter: &Arc<Counter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
@@ -114,7 +128,7 @@ impl Handle {
 
     /// Admits peers. Fails if a peer that was accessing the region when it was disabled has not left, if the region is being closed, or in a
     /// forked child.
-    pub(super) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+    pub(crate) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
@@ -134,7 +148,7 @@ impl Handle {
 
     /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, if windows are
     /// bound, or in a forked child.
-    pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+    pub(crate) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
@@ -159,7 +173,7 @@ impl Handle {
 
     /// Revokes the region. Fails if windows are bound to it, or if a peer does not leave within `timeout`. In a forked child this does nothing,
     /// because peers access the parent's memory.
-    pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+    pub(crate) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Ok(());
         }
@@ -172,7 +186,7 @@ impl Handle {
     }
 
     /// Revokes the region without waiting: memory that peers may still access is kept until they do not.
-    pub(super) fn park(&mut self, memory: Option<Buffer>) {
+    pub(crate) fn park(&mut self, memory: Option<Buffer>) {
         if !self.keys.is_here() {
             return drop(memory); // The child's copy: peers access the parent's memory.
         }

@@ -13,19 +13,25 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::Counter;
 use super::due::Due;
-use super::submissions::Submissions;
-use crate::completion::counter::Counter;
-use crate::endpoint::Helper;
-use crate::endpoint::engine::types::Notify;
+
+/// An object in which work begins: it has a list of work that is due.
+pub(crate) trait Starter: Send + Sync {
+    /// Makes sure that a thread begins what is due.
+    fn kick(&self);
+
+    /// Wakes the tasks that wait for the end of work that has ended.
+    fn wake(&self);
+}
 
 enum Job<'a> {
     /// A counter may have reached a threshold.
     Counter(Cow<'a, Counter>),
-    /// An endpoint may have something to begin.
-    Kick(Arc<Submissions>),
-    /// Tasks wait to be woken for an endpoint's operations.
-    Wake(Arc<Submissions>),
+    /// An object may have something to begin.
+    Kick(Arc<dyn Starter>),
+    /// Tasks wait to be woken for an object's work.
+    Wake(Arc<dyn Starter>),
 }
 
 /// The jobs of a thread. They have no destructor, because a thread may also count in what it drops last: then it must not fire
@@ -99,15 +105,10 @@ impl Drop for Dropping {
     }
 }
 
-/// Ends work that will not begin, for those that wait for its end: the owner of a buffer, and the caller that posted it to complete
-/// like any other operation. Only counters report the end of deferred work, and they do not count canceled work.
+/// Ends work that will not begin, for those that wait for its end.
 pub(crate) fn taken_back(due: Due) {
-    if let Due::Transfer(endpoint, mut transfer) = due
-        && (transfer.notify == Notify::Operation || !transfer.quiet)
-    {
-        transfer.canceled = true;
-        endpoint.push(transfer);
-        kick(&endpoint);
+    if let Due::Work(work) = due {
+        work.end();
     }
 }
 
@@ -126,25 +127,25 @@ pub(crate) fn fire(counter: &Counter) {
     run(Job::Counter(Cow::Borrowed(counter)));
 }
 
-/// Makes an endpoint begin the operations in its list.
-fn kick(submissions: &Arc<Submissions>) {
-    run(Job::Kick(Arc::clone(submissions)));
+/// Makes an object begin the work in its list.
+pub(crate) fn kick(starter: Arc<dyn Starter>) {
+    run(Job::Kick(starter));
 }
 
 impl Job<'_> {
     fn owned(self) -> Job<'static> {
         match self {
             Self::Counter(counter) => Job::Counter(Cow::Owned(counter.into_owned())),
-            Self::Kick(submissions) => Job::Kick(submissions),
-            Self::Wake(submissions) => Job::Wake(submissions),
+            Self::Kick(starter) => Job::Kick(starter),
+            Self::Wake(starter) => Job::Wake(starter),
         }
     }
 
     fn work(self) {
         match self {
             Self::Counter(counter) => begin_due(&counter),
-            Self::Kick(submissions) => submissions.kick(),
-            Self::Wake(submissions) => submissions.wake(),
+            Self::Kick(starter) => starter.kick(),
+            Self::Wake(starter) => starter.wake(),
         }
     }
 }
@@ -172,49 +173,59 @@ fn run(job: Job<'_>) {
     }
 }
 
-/// Endpoints in which operations began while a counter's line was locked. If an endpoint is closed meanwhile, the last of these
-/// handles frees its memory, and with it what its operations own, perhaps counters and their lines; so the handles are dropped when
-/// no line is locked.
+/// What follows from work that began while a counter's line was locked.
 #[derive(Default)]
-struct Entered {
-    first: Option<Helper>,
-    others: Vec<Helper>,
+pub(crate) struct Begun {
+    /// Where work was put into the list last.
+    last: Option<Arc<dyn Starter>>,
+    /// The objects in which work began. If one is closed meanwhile, the last of these handles frees its memory, and with it what its
+    /// work owns, perhaps counters and their lines; so the handles are dropped when no line is locked.
+    first: Option<Arc<dyn Send + Sync>>,
+    others: Vec<Arc<dyn Send + Sync>>,
 }
 
-impl Entered {
-    fn keep(&mut self, endpoint: Helper) {
-        let known = |other: &Helper| other.is_same(&endpoint);
+impl Begun {
+    /// Keeps the memory of an object in which work began.
+    pub(crate) fn keep(&mut self, handle: Arc<dyn Send + Sync>) {
+        let known = |other: &Arc<dyn Send + Sync>| is_same(other, &handle);
         match &self.first {
-            None => self.first = Some(endpoint),
+            None => self.first = Some(handle),
             Some(first) if known(first) || self.others.last().is_some_and(known) => {}
-            Some(_) => self.others.push(endpoint),
+            Some(_) => self.others.push(handle),
+        }
+    }
+
+    /// Notes an object that has tasks to wake.
+    pub(crate) fn wake(&mut self, starter: Arc<dyn Starter>) {
+        run(Job::Wake(starter));
+    }
+
+    /// Notes an object whose list has got work.
+    pub(crate) fn listed(&mut self, starter: Arc<dyn Starter>) {
+        if self.last.as_ref().is_none_or(|last| !is_same(last, &starter))
+            && let Some(last) = self.last.replace(starter)
+        {
+            kick(last);
         }
     }
 }
 
-/// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: an operation begins at once only if
-/// that does not wait for another thread, and no task is woken here.
+/// Whether both are handles to one object.
+fn is_same<T: ?Sized>(one: &Arc<T>, other: &Arc<T>) -> bool {
+    Arc::as_ptr(one).addr() == Arc::as_ptr(other).addr()
+}
+
+/// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: work begins at once only if that does
+/// not wait for another thread, and no task is woken here.
 fn begin_due(counter: &Counter) {
-    let mut entered = Entered::default();
-    let mut last: Option<Arc<Submissions>> = None;
+    let mut begun = Begun::default();
     counter.each_due(|due| match due {
         // The thresholds of the other counters are checked when this counter's line has been processed.
         Due::Add(other, count) => other.add(count),
         Due::Set(other, value) => other.set(value),
-        Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer, |handle| entered.keep(handle)) {
-            Ok(false) => {}
-            Ok(true) => run(Job::Wake(endpoint)),
-            Err(transfer) => {
-                endpoint.push(transfer);
-                if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
-                    && let Some(last) = last.replace(endpoint)
-                {
-                    kick(&last);
-                }
-            }
-        },
+        Due::Work(work) => work.begin(&mut begun),
     });
-    if let Some(last) = last {
+    if let Some(last) = begun.last.take() {
         last.kick();
     }
 }

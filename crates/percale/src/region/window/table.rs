@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cell::Cell;
 use super::{WindowError, WindowType};
-use crate::memory::region::{Lines, above_small_numbers};
+use crate::region::{Lines, above_small_numbers};
 
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
@@ -179,5 +179,23 @@ impl Table {
         (slot.cell, slot.key) = (None, key);
         lines.set_window(place, None);
         self.free.push_back(index);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mw_008_keys_of_one_domain_are_not_those_of_another() {
+        let keys = || -> Vec<u64> {
+            let lines = Lines::default();
+            let origin = Origin::default();
+            let mut table = Table::new(origin);
+            (0..8).map(|_| origin.long(table.allocate(&lines, WindowType::One).unwrap().query().0)).collect()
+        };
+        let (one, other) = (keys(), keys());
+        assert!(one.iter().all(|key| !other.contains(key)), "{one:x?} {other:x?}");
+        assert!(one.iter().chain(&other).all(|key| key >> 32 >= 1 << 28), "small keys are the application's to choose");
     }
 }

@@ -30,11 +30,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) const fn to_words(self) -> [u64; 2] {
+    pub(crate) const fn to_words(self) -> [u64; 2] {
         [self.line, (self.slot as u64) << 32 | self.stamp as u64]
     }
 
-    pub(super) const fn from_words([line, entry]: [u64; 2]) -> Self {
+    pub(crate) const fn from_words([line, entry]: [u64; 2]) -> Self {
         Self { line, slot: (entry >> 32) as u32, stamp: entry as u32 }
     }
 }
@@ -189,5 +189,58 @@ fn comes_first(one: &mut Heap, other: &mut Heap) -> bool {
     match (one.first(), other.first()) {
         (Some(one), Some(other)) => one.came_before(&other),
         (one, _) => one.is_some(),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::completion::counter::Counter;
+
+    #[test]
+    fn queueing_and_taking_back_for_ever_takes_no_memory() {
+        let mut waiting = Waiting::default();
+        for threshold in 0..100_000_u64 {
+            let due = Due::Add(Counter::new(), 1);
+            let (ticket, _) = waiting.push(Condition::Ends(1000 + threshold), None, due);
+            assert!(waiting.cancel(ticket, None).is_some());
+        }
+        assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());
+    }
+
+    proptest::proptest! {
+        /// Work that waits for successes and work that waits for successes and errors are in one line.
+        #[test]
+        fn trig_009_both_conditions_begin_by_threshold_and_then_in_order(
+            steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
+        ) {
+            let mut waiting = Waiting::default();
+            let mut model: Vec<(u64, u64, bool)> = Vec::new();
+            let (mut successes, mut errors, count) = (0, 0, Counter::new());
+            for (number, (step, value)) in steps.into_iter().enumerate() {
+                match step {
+                    0..4 => {
+                        let ends = step % 2 == 0;
+                        let condition = if ends { Condition::Ends(value) } else { Condition::Successes(value) };
+                        waiting.push(condition, None, Due::Add(count.clone(), number as u64));
+                        model.push((value, number as u64, ends));
+                    }
+                    4 => successes += value / 6,
+                    _ => errors += value / 6,
+                }
+                model.sort_unstable();
+                while let Some(due) = waiting.pop(successes, successes + errors) {
+                    let Due::Add(_, begun) = due else { unreachable!() };
+                    let is_due = |(threshold, _, ends): &(u64, u64, bool)| {
+                        *threshold <= if *ends { successes + errors } else { successes }
+                    };
+                    let first = model.iter().position(is_due).map(|at| model.remove(at).1);
+                    proptest::prop_assert_eq!(Some(begun), first);
+                    if step % 2 == 0 {
+                        break; // Other calls come in between.
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! Operations of an endpoint that wait for their variables.
+//! Work that waits for variables, in the order in which it was posted.
 //!
-//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): if the
+//! Operations begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): if the
 //! variable of an operation was written early, the operation waits for those before it. Writing a variable sends no notification, so
 //! each thread that makes progress checks the variables; a thread that would sleep checks again at once for a while ([`EAGER`]), then
 //! after every nap.
@@ -8,23 +8,28 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::submissions::Transfer;
 use super::variable::Variable;
 
 /// For this long after an operation was posted, or began, no thread sleeps.
 const EAGER: Duration = Duration::from_millis(10);
 
 /// The operations of an endpoint that wait for their variables, in the order in which they were posted.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    line: VecDeque<(Variable, Box<Transfer>)>,
+#[derive(Debug)]
+pub(crate) struct Watched<T> {
+    line: VecDeque<(Variable, Box<T>)>,
     /// When an operation was last posted or began.
     changed: Option<Instant>,
 }
 
-impl Watched {
+impl<T> Default for Watched<T> {
+    fn default() -> Self {
+        Self { line: VecDeque::new(), changed: None }
+    }
+}
+
+impl<T> Watched<T> {
     /// Adds an operation.
-    pub(crate) fn push(&mut self, variable: Variable, transfer: Box<Transfer>) {
+    pub(crate) fn push(&mut self, variable: Variable, transfer: Box<T>) {
         self.line.push_back((variable, transfer));
         self.changed = Some(Instant::now());
     }
@@ -35,7 +40,7 @@ impl Watched {
     }
 
     /// Takes the first operation, if it may begin.
-    pub(crate) fn pop(&mut self) -> Option<Box<Transfer>> {
+    pub(crate) fn pop(&mut self) -> Option<Box<T>> {
         if !self.is_due() {
             return None;
         }
@@ -44,7 +49,7 @@ impl Watched {
     }
 
     /// Cancels the first operation that `wanted` accepts.
-    pub(crate) fn cancel(&mut self, mut wanted: impl FnMut(&Transfer) -> bool) -> Option<Box<Transfer>> {
+    pub(crate) fn cancel(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Option<Box<T>> {
         let at = self.line.iter().position(|(_, transfer)| wanted(transfer))?;
         self.line.remove(at).map(|(_, transfer)| transfer)
     }
@@ -60,7 +65,7 @@ impl Watched {
     }
 
     /// Takes all operations, when the endpoint closes.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = Box<Transfer>> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Box<T>> {
         self.line.drain(..).map(|(_, transfer)| transfer)
     }
 }

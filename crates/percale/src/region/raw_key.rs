@@ -17,7 +17,7 @@ pub const RAW_KEY_BYTES: usize = 32;
 
 /// A name of a region that peers map before they use it ([`Domain::map_raw`](crate::Domain::map_raw)): plain data, to be sent to
 /// the peers that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
-/// ([`Registration::raw_key`](super::Registration::raw_key)).
+/// ([`Registration::raw_key`](crate::memory::region::Registration::raw_key)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawKey {
     bytes: [u8; RAW_KEY_BYTES],
@@ -47,7 +47,7 @@ impl RawKey {
 }
 
 /// The key under which a domain knows the region that a raw key names. `None` if no raw key has this length.
-pub(super) fn wire_key(raw: &[u8]) -> Option<u64> {
+pub(crate) fn wire_key(raw: &[u8]) -> Option<u64> {
     if let Ok(short) = <[u8; 8]>::try_from(raw) {
         return Some(u64::from_le_bytes(short));
     }

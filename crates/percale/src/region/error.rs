@@ -24,7 +24,7 @@ pub enum RegisterError {
     #[error("access {0:#x} is not a right to a region")]
     Access(u64),
     /// More pieces than a region can have (MR-011).
-    #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
+    #[error("{0} pieces are more than the {max} of a region", max = crate::local_memory::volatile::IOV_LIMIT)]
     Pieces(usize),
     /// The last byte would have no address.
     #[error("the base and the length leave the 64 bits of an address")]
@@ -125,7 +125,7 @@ impl<R> CloseError<R> {
     }
 
     /// Returns the same error with this region.
-    pub(super) fn of<S>(self, region: S) -> CloseError<S> {
+    pub(crate) fn of<S>(self, region: S) -> CloseError<S> {
         match self {
             Self::Busy(_) => CloseError::Busy(region),
             Self::Windows(_) => CloseError::Windows(region),

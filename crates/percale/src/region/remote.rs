@@ -10,14 +10,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The value that means no key (AMB-06): the library never chooses it as a key. An application may choose it.
 pub(super) const NO_KEY: u64 = u64::MAX;
 
-/// The name of a peer's region or a part of it, as its owner made it known ([`Region::remote`](super::Region::remote)): plain data,
+/// The name of a peer's region or a part of it, as its owner made it known ([`Region::remote`](crate::Region::remote)): plain data,
 /// to be sent to the peers that may use it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The region's key.
     pub key: u64,
     /// The address of the first byte: counted from the region's first byte, unless the region was registered with another
-    /// base ([`Registration::base`](super::Registration::base)).
+    /// base ([`Registration::base`](crate::memory::region::Registration::base)).
     pub address: u64,
     /// The length in bytes.
     pub len: u64,

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{WindowError, WindowType};
-use crate::memory::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
+use crate::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
 
 /// The part of a region that a window is to be bound to, and the window's rights.
 #[derive(Clone, Copy, Debug)]
@@ -150,12 +150,12 @@ impl Cell {
         self.index
     }
 
-    pub(super) const fn kind(&self) -> WindowType {
+    pub(crate) const fn kind(&self) -> WindowType {
         self.kind
     }
 
     /// The last key, whether the window is bound with it, and whether it is being taken back.
-    pub(super) fn query(&self) -> (u32, bool, bool) {
+    pub(crate) fn query(&self) -> (u32, bool, bool) {
         let mut state = self.state();
         let revoking = !state.settle();
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
@@ -188,7 +188,7 @@ impl Cell {
 
     /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). When this returns Ok, the old
     /// key is dead.
-    pub(super) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
+    pub(crate) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
         }
@@ -268,12 +268,12 @@ impl Cell {
     }
 
     /// Revokes the window for good, and waits until that is over.
-    pub(super) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
+    pub(crate) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
         self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
     }
 
     /// Revokes the window for good, without waiting.
-    pub(super) fn abandon(&self, keys: &Keys) {
+    pub(crate) fn abandon(&self, keys: &Keys) {
         let mut state = self.state();
         state.revoke(keys);
         state.spare = None;

@@ -12,7 +12,7 @@ use super::registered::Registered;
 use super::rows::Rows;
 use super::via::Via;
 use crate::local_memory::access::{Access, Refusal};
-use crate::memory::window::{Cell, Origin};
+use crate::region::window::{Cell, Origin};
 
 /// A reader that met a writer this often yields its processor.
 const SPINS: u32 = 64;
@@ -206,7 +206,7 @@ mod tests {
 
     use super::super::hashed::hash;
     use super::*;
-    use crate::memory::volatile::Segments;
+    use crate::local_memory::volatile::Segments;
 
     fn region(key: u64) -> Arc<Registered> {
         let mut region = Registered::for_test(Segments::EMPTY);

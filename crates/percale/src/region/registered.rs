@@ -9,12 +9,12 @@ use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::device::Device;
 use crate::local_memory::access::{Access, Refusal, admit};
+use crate::local_memory::atomic::Request;
 use crate::local_memory::kernel;
 use crate::local_memory::rundown::{Pin, Snapshot};
-use crate::memory::atomic::Request;
-use crate::memory::lease::Lease;
-use crate::memory::sealed::Located;
-use crate::memory::volatile::{Segments, View};
+use crate::local_memory::sealed::Located;
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
 use crate::system::forked::Process;
 
 /// A peer that regions are granted to for direct access.
@@ -211,6 +211,11 @@ impl Registered {
     /// The rights of peers.
     pub(crate) const fn rights(&self) -> Access {
         self.rights
+    }
+
+    /// The rights that it was registered with.
+    pub(crate) const fn access(&self) -> Access {
+        self.access
     }
 
     /// The endpoints and peers through which accesses may come.

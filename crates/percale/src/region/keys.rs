@@ -19,15 +19,16 @@ use super::parked::Parked;
 use super::registered::{Grants, Registered};
 use super::remote::NO_KEY;
 use super::revocation::{Revocation, wait_until};
+use super::terms::{Kept, Terms};
 use super::via::{Through, Via};
 use super::windows::Windows as RegionWindows;
-use super::{CloseError, Kept, RegisterError, Terms};
+use super::{CloseError, RegisterError};
 use crate::local_memory::access::{Access, Refusal};
+use crate::local_memory::buffer::Buffer;
 use crate::local_memory::rundown::Pin;
-use crate::memory::buffer::Buffer;
-use crate::memory::sealed;
-use crate::memory::volatile::{Segment, Segments};
-use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
+use crate::local_memory::sealed;
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::region::window::{Cell, Table as Windows, WindowError, WindowType};
 use crate::system::forked::Process;
 
 /// Random keys to choose from: with a probability of at most 1 in 2^this none of them has its own line free.
@@ -208,7 +209,7 @@ impl Keys {
     }
 
     /// A region's local key.
-    pub(super) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
+    pub(crate) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if !self.is_here() {
             return Err(RegisterError::Forked);
         }
@@ -426,7 +427,7 @@ mod tests {
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();
         let mut window = domain.window(crate::memory::window::WindowType::One).unwrap();
-        let name = window.bind(&region, 0..8, crate::memory::window::WindowAccess::READ).unwrap();
+        let name = window.bind(&region, 0..8, crate::region::window::WindowAccess::READ).unwrap();
         let peer = Arc::<Stuck>::default();
         let bound = domain.inner.keys.find(name.key, Via::default()).unwrap();
         assert!(bound.grants().add(Arc::clone(&peer) as _, 0));

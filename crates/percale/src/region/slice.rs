@@ -7,7 +7,7 @@ use super::via::Through;
 use super::windows::Windows;
 use crate::local_memory::access::Access;
 use crate::local_memory::rundown::Pin;
-use crate::memory::volatile::Segments;
+use crate::local_memory::volatile::Segments;
 
 /// The part of its region that a window shows.
 #[derive(Clone, Copy, Debug)]

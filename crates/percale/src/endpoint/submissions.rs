@@ -15,46 +15,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::collective::CollectiveWork;
-use crate::completion::counter::Counter;
+use super::engine::staged::Located;
+use super::engine::types::{Notify, Side};
+use super::operation::Operation;
+use super::ownership::{Helper, WeakShared};
+use super::posted::Posted;
+use crate::completion::counter::{Begun, Counter, Due, Starter, Work, kick};
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
-use crate::endpoint::engine::staged::Located;
-use crate::endpoint::engine::types::{Notify, Side};
-use crate::endpoint::posted::{Constant, Posted};
-use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::{ReceiveWork, SendWork};
-use crate::endpoint::{Helper, WeakShared};
 use crate::local_memory::bell::Bell;
-use crate::local_memory::volatile::Segments;
-
-/// An operation of an endpoint.
-#[derive(Clone, Copy, Debug)]
-pub enum Operation {
-    /// Sends a message.
-    Send(SendWork),
-    /// Receives a message; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
-    Receive(ReceiveWork),
-    /// Reads a peer's memory.
-    Read(RmaWork),
-    /// Writes a peer's memory.
-    Write(RmaWork),
-    /// Changes a peer's memory atomically.
-    Atomic(AtomicWork),
-    /// A collective operation of a group.
-    Collective(CollectiveWork),
-}
-
-impl Constant for Operation {
-    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
-        match self {
-            Self::Send(work) => work.constant(),
-            Self::Write(work) => work.constant(true),
-            Self::Atomic(work) => work.constant(),
-            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => [None, None],
-        }
-    }
-}
 
 /// An operation that waits, or is due.
 #[derive(Debug)]
@@ -71,25 +40,50 @@ pub(crate) struct Transfer {
     pub(crate) canceled: bool,
     /// The location of its memory, if some of it is a device's.
     pub(crate) located: Option<Box<Located>>,
-}
-
-impl Operation {
-    /// The context that it was posted with.
-    pub(crate) const fn context(&self) -> u64 {
-        match self {
-            Self::Send(work) => work.context,
-            Self::Receive(work) => work.context,
-            Self::Read(work) | Self::Write(work) => work.context,
-            Self::Atomic(work) => work.context,
-            Self::Collective(work) => work.context,
-        }
-    }
+    /// The endpoint in which it begins. `None` once it is due: the endpoint's own list holds no handle to itself.
+    pub(crate) endpoint: Option<Arc<Submissions>>,
 }
 
 impl Transfer {
     /// The context that it was posted with.
     pub(crate) const fn context(&self) -> u64 {
         self.operation.work().context()
+    }
+
+    /// Makes it work that waits for a counter.
+    pub(crate) fn into_due(self) -> Due {
+        Due::Work(Box::new(self))
+    }
+
+    /// Whether it waits, to begin in this endpoint.
+    pub(crate) fn is_for(&self, endpoint: &Arc<Submissions>) -> bool {
+        self.endpoint.as_ref().is_some_and(|of| Arc::ptr_eq(of, endpoint))
+    }
+}
+
+impl Work for Transfer {
+    fn begin(mut self: Box<Self>, begun: &mut Begun) {
+        let Some(endpoint) = self.endpoint.take() else { return };
+        match endpoint.try_begin(self, |handle| begun.keep(handle.into_memory())) {
+            Ok(false) => {}
+            Ok(true) => begun.wake(endpoint),
+            Err(transfer) => {
+                endpoint.push(transfer);
+                begun.listed(endpoint);
+            }
+        }
+    }
+
+    /// Reports the end to the owner of a buffer, and to the caller that posted it to complete like any other operation. Only counters
+    /// report the end of deferred work, and they do not count canceled work.
+    fn end(mut self: Box<Self>) {
+        if (self.notify == Notify::Operation || !self.quiet)
+            && let Some(endpoint) = self.endpoint.take()
+        {
+            self.canceled = true;
+            endpoint.push(self);
+            kick(endpoint);
+        }
     }
 }
 
@@ -163,7 +157,7 @@ impl Submissions {
     }
 
     /// Adds an operation that is due; if the endpoint is closed, the operation ends at once.
-    pub(super) fn push(&self, transfer: Box<Transfer>) {
+    fn push(&self, transfer: Box<Transfer>) {
         let mut list = self.lock();
         if list.closed.is_some() {
             return self.end_late(transfer, list);
@@ -200,39 +194,11 @@ impl Submissions {
 
     /// Begins an operation, behind those that are due, if threads share the endpoint and no thread is in it; otherwise returns the
     /// operation. Wakes no task, but returns whether some have to be [woken](Self::wake). `keep` gets the handle that was used.
-    pub(super) fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
+    fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
         let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
         let begun = endpoint.try_begin(transfer);
         keep(endpoint);
         begun
-    }
-
-    /// Wakes the tasks of ended operations. If a thread is in the endpoint, that thread does it instead.
-    pub(super) fn wake(&self) {
-        if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
-            endpoint.begin_due();
-        }
-    }
-
-    /// Makes sure that a thread begins what is due.
-    pub(super) fn kick(&self) {
-        if !self.any() {
-            return;
-        }
-        if COUNTING.get() == self.place() {
-            // The endpoint's next progress begins it. The thread that makes that progress may be asleep, unless it is this thread
-            // and does nothing else. (A progress thread of another endpoint may be here, in a waker.)
-            if PROGRESSING.get() != self.place() {
-                self.bell.wake();
-            }
-            return;
-        }
-        // A closed endpoint is entered, too: that ends what came late.
-        let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
-        let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
-        if !begun {
-            self.bell.wake();
-        }
     }
 
     /// Whether something is due.
@@ -258,5 +224,35 @@ impl Submissions {
         list.closed = Some(queues);
         self.any.store(false, Ordering::SeqCst);
         std::mem::take(&mut list.due)
+    }
+}
+
+impl Starter for Submissions {
+    /// Makes sure that a thread begins what is due.
+    fn kick(&self) {
+        if !self.any() {
+            return;
+        }
+        if COUNTING.get() == self.place() {
+            // The endpoint's next progress begins it. The thread that makes that progress may be asleep, unless it is this thread
+            // and does nothing else. (A progress thread of another endpoint may be here, in a waker.)
+            if PROGRESSING.get() != self.place() {
+                self.bell.wake();
+            }
+            return;
+        }
+        // A closed endpoint is entered, too: that ends what came late.
+        let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
+        let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
+        if !begun {
+            self.bell.wake();
+        }
+    }
+
+    /// Wakes the tasks of ended operations. If a thread is in the endpoint, that thread does it instead.
+    fn wake(&self) {
+        if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
+            endpoint.begin_due();
+        }
     }
 }

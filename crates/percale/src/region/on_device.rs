@@ -2,8 +2,8 @@
 
 use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
 use crate::local_memory::access::Refusal;
-use crate::memory::atomic::Request;
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::local_memory::atomic::Request;
+use crate::local_memory::volatile::{Segment, Segments, View};
 
 /// The error that is reported to the peer.
 fn refused(error: DeviceError) -> Refusal {

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use super::RegisterError;
 use super::registered::Registered;
 use crate::device::DeviceError;
-use crate::memory::volatile::Segment;
+use crate::local_memory::volatile::Segment;
 
 /// Indices have 24 bits.
 const INDICES: usize = 1 << 24;
@@ -105,7 +105,7 @@ impl LocalKeys {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::memory::volatile::Segments;
+    use crate::local_memory::volatile::Segments;
 
     #[test]
     fn mw_009_no_two_regions_share_a_local_key_when_all_are_in_use() {

@@ -4,8 +4,8 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::memory::region::Access;
-use crate::memory::region::via::Through;
+use crate::region::Access;
+use crate::region::via::Through;
 
 fn bounded() -> loom::model::Builder {
     let mut bounded = loom::model::Builder::new();

@@ -1,0 +1,46 @@
+//! What begins when a counter has reached a threshold.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use super::Counter;
+use super::fire::Begun;
+
+/// The action once a counter meets its condition.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// Adds to a counter.
+    Add(Counter, u64),
+    /// Sets a counter's value.
+    Set(Counter, u64),
+    /// Begins the work of an object outside of this module.
+    Work(Box<dyn Work>),
+}
+
+/// Work that waits for a counter. Its owner decides what it is and how it begins.
+pub(crate) trait Work: Any + Debug + Send {
+    /// Begins the work. The counter's line is locked meanwhile: this waits for no other thread and wakes no task. What must come after
+    /// the line is unlocked is handed to `begun`.
+    fn begin(self: Box<Self>, begun: &mut Begun);
+
+    /// Ends the work, which will not begin: it was canceled, or its counter is gone.
+    fn end(self: Box<Self>);
+}
+
+impl Due {
+    /// The work, if it is of this type.
+    pub(crate) fn work<W: Work>(&self) -> Option<&W> {
+        match self {
+            Self::Work(work) => (&**work as &dyn Any).downcast_ref(),
+            Self::Add(..) | Self::Set(..) => None,
+        }
+    }
+
+    /// The work, if it is of this type.
+    pub(crate) fn into_work<W: Work>(self) -> Option<Box<W>> {
+        match self {
+            Self::Work(work) => (work as Box<dyn Any>).downcast().ok(),
+            Self::Add(..) | Self::Set(..) => None,
+        }
+    }
+}

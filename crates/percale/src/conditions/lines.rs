@@ -1,0 +1,112 @@
+//! The counters that work of one owner waits for, and the deferred work of a domain.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::completion::counter::{Counter, Ticket, WeakCounter, taken_back};
+use crate::system::forked::ProcessMutex;
+
+/// Names queued work, to [cancel](crate::Domain::cancel_work) it. Once the work has begun, the id names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkId {
+    /// The counter's place in memory.
+    pub(crate) counter: usize,
+    pub(crate) ticket: Ticket,
+}
+
+impl WorkId {
+    /// The id as three words, for callers that keep it in a C structure.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        let [line, entry] = self.ticket.to_words();
+        [self.counter as u64, line, entry]
+    }
+
+    /// Makes an id from the result of [`to_words`](Self::to_words). An id made from any other words most likely names nothing, but
+    /// may name other queued work.
+    #[must_use]
+    pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
+        Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
+    }
+}
+
+/// The counters that work of one owner may wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    /// By their places in memory: a weak handle keeps its counter's place from being reused for another counter.
+    counters: HashMap<usize, WeakCounter>,
+    /// The place of the counter that was added last, if it is still among them; else 0.
+    last: usize,
+    /// The number of counters at which those that are gone are removed.
+    limit: usize,
+}
+
+impl Lines {
+    /// Notes that work waits for this counter from now on.
+    pub(crate) fn add(&mut self, counter: &Counter) {
+        let place = counter.place_in_memory();
+        if self.last == place {
+            return;
+        }
+        if self.counters.len() >= self.limit {
+            // No handle is created: it might be the last one when it is dropped, and a lock is held here.
+            self.counters.retain(|_, counter| counter.is_alive());
+            self.limit = 2 * self.counters.len() + 16;
+        }
+        self.counters.entry(place).or_insert_with(|| counter.downgrade());
+        self.last = place;
+    }
+
+    /// The counter at this place, if it still exists.
+    pub(crate) fn at(&self, place: usize) -> Option<Counter> {
+        self.counters.get(&place)?.upgrade()
+    }
+
+    /// The counters that still exist.
+    pub(crate) fn all(&self) -> Vec<Counter> {
+        self.counters.values().filter_map(WeakCounter::upgrade).collect()
+    }
+}
+
+/// The deferred work of a domain.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    pub(crate) lines: ProcessMutex<Lines>,
+    /// Unique among all domains of the process, past ones included. A counter's line remembers the owner of the work that was
+    /// queued last ([`Waiting`](crate::completion::counter::Waiting)), so the number of a domain that has ended must not be reused. `None` once all
+    /// numbers are used up; such a domain defers nothing.
+    pub(crate) number: Option<NonZeroU32>,
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        Self { lines: ProcessMutex::default(), number: number.ok().and_then(NonZeroU32::new) }
+    }
+}
+
+/// Cancels the domain's work: otherwise a counter with a handle to that same counter in its own line would stay forever.
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if !self.lines.is_here() {
+            return; // The work belongs to the parent.
+        }
+        let lines = std::mem::take(self.lines.get_mut());
+        if let Some(number) = self.number {
+            take_all_back(lines.all(), number);
+        }
+    }
+}
+
+/// Cancels this owner's work that waits for these counters; returns how much there was.
+pub(crate) fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
+    let mut count = 0;
+    for counter in counters {
+        let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == Some(owner))).unwrap_or_default();
+        count += taken.len();
+        taken.into_iter().for_each(taken_back);
+    }
+    count
+}

@@ -1,0 +1,8 @@
+//! What operations wait for before they begin: counters and variables.
+//!
+//! * `lines`: the counters at which work of one owner waits, and the deferred work of a domain
+//! * `variable`: variables that devices write; `watched`: work that waits for them
+
+pub(crate) mod lines;
+pub(crate) mod variable;
+pub(crate) mod watched;

@@ -1,0 +1,48 @@
+//! An operation of any kind, as work that begins later holds it.
+
+use super::posted::Constant;
+use super::remote_work::{AtomicWork, RmaWork};
+use super::work::{ReceiveWork, SendWork};
+use crate::collective::CollectiveWork;
+use crate::local_memory::volatile::Segments;
+
+/// An operation of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    /// Sends a message.
+    Send(SendWork),
+    /// Receives a message; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
+    Receive(ReceiveWork),
+    /// Reads a peer's memory.
+    Read(RmaWork),
+    /// Writes a peer's memory.
+    Write(RmaWork),
+    /// Changes a peer's memory atomically.
+    Atomic(AtomicWork),
+    /// A collective operation of a group.
+    Collective(CollectiveWork),
+}
+
+impl Constant for Operation {
+    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
+        match self {
+            Self::Send(work) => work.constant(),
+            Self::Write(work) => work.constant(true),
+            Self::Atomic(work) => work.constant(),
+            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => [None, None],
+        }
+    }
+}
+
+impl Operation {
+    /// The context that it was posted with.
+    pub(crate) const fn context(&self) -> u64 {
+        match self {
+            Self::Send(work) => work.context,
+            Self::Receive(work) => work.context,
+            Self::Read(work) | Self::Write(work) => work.context,
+            Self::Atomic(work) => work.context,
+            Self::Collective(work) => work.context,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Deferred work: what it does.
+
+use std::io;
+
+use crate::completion::counter::Counter;
+use crate::endpoint::SharedEndpoint;
+use crate::endpoint::operation::Operation;
+use crate::endpoint::work::PostError;
+
+/// Why work was not queued.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The endpoint refuses the operation.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The endpoint belongs to another domain.
+    #[error("the work's endpoint belongs to another domain; queue the work there")]
+    OtherDomain,
+    /// A counter operation was given a completion counter (DWQ-008).
+    #[error("work that changes a counter has no completion counter of its own")]
+    CountedTwice,
+    /// The system refused a thread that makes progress, or refused to watch a descriptor.
+    #[error("nothing would make progress on the work: {0}")]
+    System(io::Error),
+}
+
+impl From<io::Error> for WorkError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl WorkError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Post(error) => error.errno(),
+            Self::OtherDomain | Self::CountedTwice => libc::EINVAL,
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// What deferred work does.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
+pub enum Work {
+    /// An operation of an endpoint.
+    Transfer(SharedEndpoint, Operation),
+    /// Adds to a counter.
+    Add(Counter, u64),
+    /// Sets a counter's value.
+    Set(Counter, u64),
+}
+
+/// A request of fi_control(3) with FI_QUEUE_WORK.
+#[derive(Clone, Debug)]
+pub struct DeferredWork {
+    /// The operation.
+    pub work: Work,
+    /// The triggering counter.
+    pub counter: Counter,
+    /// The work begins when the counter has counted this many successes and errors.
+    pub threshold: u64,
+    /// Counts the end of the work, as a success or an error. `None` for counter operations.
+    pub counting: Option<Counter>,
+}
