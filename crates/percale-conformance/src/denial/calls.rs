@@ -107,6 +107,7 @@ pub const CALLS: &[Call] = calls! {
     All clone3 SYS_clone3: EPERM ENOSYS ENOMEM;
     All clone SYS_clone: EPERM ENOMEM;
     All prlimit64 SYS_prlimit64: EPERM ENOSYS;
+    All getrusage SYS_getrusage: EPERM ENOSYS;
     All sysinfo SYS_sysinfo: EPERM;
     All sched_getaffinity SYS_sched_getaffinity: EPERM ENOSYS;
     All sched_setaffinity SYS_sched_setaffinity: EPERM ENOSYS;
