@@ -40,7 +40,7 @@ pub(crate) struct Transfer {
     pub(crate) canceled: bool,
     /// The location of its memory, if some of it is a device's.
     pub(crate) located: Option<Box<Located>>,
-    /// The endpoint in which it begins. `None` once it is due: the endpoint's own list holds no handle to itself.
+    /// The endpoint in which it begins. Taken before the transfer is put into that endpoint's list, which would otherwise keep itself alive.
     pub(crate) endpoint: Option<Arc<Submissions>>,
 }
 

@@ -200,7 +200,7 @@ impl Begun {
         run(Job::Wake(starter));
     }
 
-    /// Notes an object whose list has got work.
+    /// Records that work was added to the list of this object, so that it is kicked later.
     pub(crate) fn listed(&mut self, starter: Arc<dyn Starter>) {
         if self.last.as_ref().is_none_or(|last| !is_same(last, &starter))
             && let Some(last) = self.last.replace(starter)
