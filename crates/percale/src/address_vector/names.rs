@@ -131,7 +131,7 @@ fn alone(key: &str) -> io::Result<ProcessSocket> {
         }
         // A random time, so that processes that saw each other do not collide again and again.
         let [chance] = random::<1>()?;
-        std::thread::sleep(Duration::from_micros(200 + 2 * u64::from(chance)));
+        crate::system::thread::pause(Duration::from_micros(200 + 2 * u64::from(chance)));
     }
 }
 

@@ -331,7 +331,7 @@ impl Bell {
             Err(error) => {
                 // The system refused to wait: sleep briefly instead, since the caller checks again.
                 crate::later::later!(debug: %error, "cannot sleep on the bell");
-                std::thread::sleep(patience_left.min(REFUSED_SLEEP));
+                crate::system::thread::pause(patience_left.min(REFUSED_SLEEP));
             }
         }
     }

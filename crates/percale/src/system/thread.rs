@@ -1,4 +1,4 @@
-//! Starting threads where address space may be short; how often a thread lost its processor.
+//! Starting threads where address space may be short, pausing, and how often a thread lost its processor.
 
 #![expect(
     unsafe_code,
@@ -8,7 +8,9 @@
 use std::io;
 use std::ptr::null_mut;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -34,6 +36,16 @@ pub(crate) fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'stat
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         named("starting a thread (clone3)")(errno)
     })
+}
+
+/// Lets this thread rest for this time, or shorter: a signal ends it, and where the system refuses it, the thread only yields.
+/// (`std::thread::sleep` panics where the system refuses it.)
+pub(crate) fn pause(time: Duration) {
+    let time = Timespec::try_from(time).ok();
+    match rustix::event::poll(&mut [], time.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(_) => std::thread::yield_now(),
+    }
 }
 
 /// How often this thread, while it could run, lost its processor to another thread (a yield that lets another run counts). `None` if that

@@ -4,8 +4,10 @@
 //! memory that closing endpoints own for such operations is kept here until the peer has let go of it or its process has ended, never
 //! shorter; and operations on memory of the application are reported only then.
 //!
-//! The kept memory is checked when endpoints are opened and closed, by progress threads, and by readers of queues, never under an
-//! endpoint's lock: dropping it may run code of the application.
+//! The kept memory is checked by a thread that runs while anything is kept, so that an end is reported whatever the application still
+//! calls: its queues may have outlived every endpoint, and a waiting reader makes no progress on endpoints that are closed. It is also
+//! checked when endpoints are opened and closed, by progress threads, and by readers of queues that shared endpoints report to. All of
+//! them check without an endpoint's lock: dropping the memory may run code of the application.
 //!
 //! Nothing is dropped early, however much is kept: a report would be lost, with the room that was reserved for it. The amount is bounded as
 //! follows:
@@ -20,6 +22,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::access::Execution;
 use super::collective::Scratch;
@@ -36,6 +39,9 @@ use crate::transport::shm::Residue;
 
 /// The maximum number of closed endpoints that one check covers.
 const LOOKS: usize = 64;
+/// The time between two checks by the thread: at first, and after that twice as long each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Memory of an operation. It is never used, only dropped.
 #[derive(Debug)]
@@ -117,12 +123,20 @@ impl Aside {
 
     fn end(self) {
         let Self { residues, memory, reports } = self;
-        drop((residues, memory));
+        crate::errands::discard((residues, memory));
         reports.into_iter().for_each(Late::end);
     }
 }
 
-static KEPT: PerProcess<Mutex<VecDeque<Aside>>> = PerProcess::new();
+/// What closed endpoints left.
+#[derive(Debug, Default)]
+struct Kept {
+    list: VecDeque<Aside>,
+    /// Whether the thread runs. It ends when the list is empty.
+    checked: bool,
+}
+
+static KEPT: PerProcess<Mutex<Kept>> = PerProcess::new();
 /// The number of closed endpoints in [`KEPT`]. In a forked child, the number that its parent kept.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -134,8 +148,60 @@ pub(super) fn keep(aside: Aside) {
     // This does not fail: the mark of this process was made when the endpoint was opened.
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.push_back(aside);
-    COUNT.store(kept.len(), Ordering::Relaxed);
+    kept.list.push_back(aside);
+    COUNT.store(kept.list.len(), Ordering::Relaxed);
+    kept.have_checked();
+}
+
+impl Kept {
+    /// Starts the thread that checks, unless it runs or there is nothing to check. If the system refuses it, the next check by another
+    /// thread tries again.
+    fn have_checked(&mut self) {
+        if self.checked || self.list.is_empty() {
+            return;
+        }
+        match crate::system::thread::start_thread("percale-aside", check) {
+            Ok(_) => self.checked = true,
+            Err(error) => {
+                crate::later::later!(warn: %error, "memory of closed endpoints is checked only when endpoints are opened and closed");
+            }
+        }
+    }
+
+    /// Takes out what no peer writes to any more, of at most [`LOOKS`] closed endpoints.
+    fn take_over(&mut self) -> Vec<Aside> {
+        let mut over = Vec::new();
+        for _ in 0..self.list.len().min(LOOKS) {
+            let Some(aside) = self.list.pop_front() else { break };
+            if aside.is_over() {
+                over.push(aside);
+            } else {
+                self.list.push_back(aside);
+            }
+        }
+        COUNT.store(self.list.len(), Ordering::Relaxed);
+        over
+    }
+}
+
+/// Checks until nothing is kept.
+fn check() {
+    let Some(kept) = KEPT.get() else { return };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        crate::system::thread::pause(pause);
+        let (over, more) = {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let over = kept.take_over();
+            kept.checked = !kept.list.is_empty();
+            (over, kept.checked)
+        };
+        pause = if over.is_empty() { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+        over.into_iter().for_each(Aside::end);
+        if !more {
+            return;
+        }
+    }
 }
 
 /// Releases and reports memory to which no peer writes any more, for at most [`LOOKS`] closed endpoints. Costs one load if nothing is kept.
@@ -149,18 +215,11 @@ pub(crate) fn settle() {
 #[cold]
 fn settle_some() {
     let Some(kept) = KEPT.get() else { return };
-    let mut over = Vec::new();
-    {
+    let over = {
         let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is checking.
-        for _ in 0..kept.len().min(LOOKS) {
-            let Some(aside) = kept.pop_front() else { break };
-            if aside.is_over() {
-                over.push(aside);
-            } else {
-                kept.push_back(aside);
-            }
-        }
-        COUNT.store(kept.len(), Ordering::Relaxed);
-    }
+        let over = kept.take_over();
+        kept.have_checked();
+        over
+    };
     over.into_iter().for_each(Aside::end);
 }

@@ -226,7 +226,7 @@ impl Reactor {
     fn look_at_all(&mut self) -> bool {
         let mut wake = [PollFd::new(&self.shared.wake, PollFlags::IN)];
         if rustix::event::poll(&mut wake, Some(&timespec(EVERYTHING))).is_err() {
-            std::thread::sleep(EVERYTHING);
+            crate::system::thread::pause(EVERYTHING);
         }
         if !self.obey() {
             return false;

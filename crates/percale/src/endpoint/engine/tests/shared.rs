@@ -197,7 +197,6 @@ fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying
         let [held, sent] = sends;
         until(&[&stopped, &moves], || (held.is_ready() && sent.is_ready()).then_some(()));
         let ends = until(&[&second], || {
-            crate::endpoint::engine::aside::settle();
             let [own, other] = [parts.ends(usize::from(!queued)), parts.ends(usize::from(queued))];
             assert!(other.is_empty(), "{other:?}");
             (!own.is_empty()).then_some(own)
