@@ -347,6 +347,84 @@ impl<'r> Generator<'r> {
         }
     }
 
+    /// A send that starts when a counter reaches a threshold.
+    fn send_when(&mut self) -> Step {
+        let (at, to) = self.pair();
+        let (len, counter) = (self.len(), self.random.below(COUNTERS) as u8);
+        let (slot, safe) = (self.slot(), self.random.below(2) == 0);
+        Step::SendWhen { at, to, len, counter, threshold: self.random.below(4) as u8, slot, safe }
+    }
+
+    /// A step that waits for a handle.
+    fn handle_wait(&mut self) -> Step {
+        let waking = one_of(self.random, &self.wakings);
+        let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait];
+        Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
+    }
+
+    /// A step that gives a handle up.
+    fn handle_end(&mut self) -> Step {
+        let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
+        Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
+    }
+
+    /// An access to a region.
+    fn access(&mut self) -> Step {
+        let (at, to) = self.pair();
+        let by = self.way();
+        let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
+        Step::Access { at, to, block, by, slot, fenced: self.random.below(6) == 0 }
+    }
+
+    /// An access through a window.
+    fn reach(&mut self) -> Step {
+        let (at, to) = self.pair();
+        let (by, nth) = (self.way(), self.random.below(3) as u8);
+        let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
+        Step::Reach { at, to, nth, block, by, slot, fenced: self.random.below(6) == 0 }
+    }
+
+    fn counter(&mut self) -> Step {
+        let counter = self.random.below(COUNTERS) as u8;
+        let what = match self.random.below(6) {
+            0 | 1 => CounterStep::Add(1 + self.random.below(3) as u8),
+            2 | 3 => CounterStep::Defer {
+                to: self.random.below(COUNTERS) as u8,
+                count: 1 + self.random.below(2) as u8,
+                threshold: 1 + self.random.below(4) as u8,
+                domain: self.random.below(DOMAINS) as u8,
+            },
+            4 => CounterStep::Cancel { nth: self.random.below(4) as u8 },
+            _ if self.random.below(2) == 0 => CounterStep::Flush { domain: self.random.below(DOMAINS) as u8 },
+            _ => CounterStep::EndDomain { domain: self.random.below(DOMAINS) as u8 },
+        };
+        Step::Counter { counter, what }
+    }
+
+    fn window(&mut self, at: u8) -> Step {
+        let what = match self.random.below(12) {
+            0..4 => WindowStep::Open,
+            4..9 => WindowStep::Bind {
+                region: self.random.below(3) as u8,
+                first: self.random.below(BLOCKS) as u8,
+                blocks: self.random.below(BLOCKS) as u8,
+                writes: self.random.below(4) > 0,
+            },
+            9 => WindowStep::Unbind,
+            10 => WindowStep::Close,
+            _ => WindowStep::Drop,
+        };
+        Step::Window { at, nth: self.random.below(3) as u8, what }
+    }
+
+    fn group(&mut self, at: u8) -> Step {
+        let what = one_of(
+            self.random,
+            &[GroupStep::Join, GroupStep::Join, GroupStep::Post, GroupStep::Post, GroupStep::Leave],
+        );
+        Step::Group { at, what }
+    }
+
     fn step(&mut self, kind: usize) -> Step {
         let at = self.place();
         match kind {
@@ -365,11 +443,7 @@ impl<'r> Generator<'r> {
             7 => Step::Progress { at, times: 1 + self.random.below(6) as u8 },
             8 => Step::Read { queue: self.random.below(QUEUES) as u8, count: 1 + self.random.below(4) as u8 },
             9 => Step::Tick { nanoseconds: one_of(self.random, &[100, 1_000, 10_000, 200_000]) },
-            10 | 21 => {
-                let waking = one_of(self.random, &self.wakings);
-                let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait];
-                Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
-            }
+            10 | 21 => self.handle_wait(),
             11 => Step::Close { at, forget: self.random.below(3) == 0 },
             12 => Step::Open { at, moved: self.random.below(4) == 0 },
             13 if self.devices.is_some() => {
@@ -378,67 +452,14 @@ impl<'r> Generator<'r> {
             13 => Step::Break { nth: self.random.below(8) as u8 },
             14 => Step::Register { at, raw: self.random.below(2) == 0 },
             15 => Step::Deregister { at, nth: self.random.below(3) as u8, forget: self.random.below(6) == 0 },
-            16 | 17 => {
-                let (at, to) = self.pair();
-                let by = self.way();
-                let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
-                Step::Access { at, to, block, by, slot, fenced: self.random.below(6) == 0 }
-            }
-            18 => {
-                let counter = self.random.below(COUNTERS) as u8;
-                let what = match self.random.below(6) {
-                    0 | 1 => CounterStep::Add(1 + self.random.below(3) as u8),
-                    2 | 3 => CounterStep::Defer {
-                        to: self.random.below(COUNTERS) as u8,
-                        count: 1 + self.random.below(2) as u8,
-                        threshold: 1 + self.random.below(4) as u8,
-                        domain: self.random.below(DOMAINS) as u8,
-                    },
-                    4 => CounterStep::Cancel { nth: self.random.below(4) as u8 },
-                    _ if self.random.below(2) == 0 => CounterStep::Flush { domain: self.random.below(DOMAINS) as u8 },
-                    _ => CounterStep::EndDomain { domain: self.random.below(DOMAINS) as u8 },
-                };
-                Step::Counter { counter, what }
-            }
-            19 => {
-                let (at, to) = self.pair();
-                let (len, counter) = (self.len(), self.random.below(COUNTERS) as u8);
-                let (slot, safe) = (self.slot(), self.random.below(2) == 0);
-                Step::SendWhen { at, to, len, counter, threshold: self.random.below(4) as u8, slot, safe }
-            }
+            16 | 17 => self.access(),
+            18 => self.counter(),
+            19 => self.send_when(),
             20 => Step::Share { at },
-            22 => {
-                let what = one_of(
-                    self.random,
-                    &[GroupStep::Join, GroupStep::Join, GroupStep::Post, GroupStep::Post, GroupStep::Leave],
-                );
-                Step::Group { at, what }
-            }
-            23 => {
-                let what = match self.random.below(12) {
-                    0..4 => WindowStep::Open,
-                    4..9 => WindowStep::Bind {
-                        region: self.random.below(3) as u8,
-                        first: self.random.below(BLOCKS) as u8,
-                        blocks: self.random.below(BLOCKS) as u8,
-                        writes: self.random.below(4) > 0,
-                    },
-                    9 => WindowStep::Unbind,
-                    10 => WindowStep::Close,
-                    _ => WindowStep::Drop,
-                };
-                Step::Window { at, nth: self.random.below(3) as u8, what }
-            }
-            24 => {
-                let (at, to) = self.pair();
-                let (by, nth) = (self.way(), self.random.below(3) as u8);
-                let (block, slot) = (self.random.below(BLOCKS) as u8, self.slot());
-                Step::Reach { at, to, nth, block, by, slot, fenced: self.random.below(6) == 0 }
-            }
-            _ => {
-                let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
-                Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
-            }
+            22 => self.group(at),
+            23 => self.window(at),
+            24 => self.reach(),
+            _ => self.handle_end(),
         }
     }
 }

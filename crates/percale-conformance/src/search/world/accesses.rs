@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 
 use percale::{
-    Access, AtomicOp, AtomicWork, Buffer, Datatype, OpFlags, RawRegion, Region, RemoteMemory, RemotePieces, RmaWork,
-    Segments,
+    Access, AtomicOp, AtomicWork, Buffer, Datatype, OpFlags, PeerAddress, PostError, RawRegion, Region, RemoteMemory,
+    RemotePieces, RmaWork, Segments,
 };
 
 use super::handles::Handle;
-use super::{World, on};
+use super::{Port, World, on};
 use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::lent::Lent;
 use crate::search::payload;
@@ -81,6 +81,57 @@ enum What {
     Add(u64, bool),
     /// Compared, and written if equal.
     Swap(u64, u64),
+}
+
+impl What {
+    /// What operation `id` does to a block of this content.
+    fn drawn(id: u64, by: AccessBy, content: Content) -> Self {
+        let value = match content {
+            Content::Word(value) => value,
+            _ => 0,
+        };
+        let operand = operand(id);
+        match by {
+            AccessBy::Write | AccessBy::WriteInject | AccessBy::SafeWrite => Self::Write,
+            AccessBy::Read | AccessBy::SafeRead => Self::Read,
+            AccessBy::Add | AccessBy::SafeAdd => Self::Add(operand, true),
+            AccessBy::AddInject => Self::Add(operand, false),
+            AccessBy::Swap(_) => Self::Swap(if id.is_multiple_of(3) { value ^ 1 } else { value }, operand),
+        }
+    }
+}
+
+/// What an atomic operation adds, or writes if the comparison succeeds.
+const fn operand(id: u64) -> u64 {
+    id << 8
+}
+
+/// An access that is entered in the ledger and is about to be posted.
+#[derive(Clone, Copy, Debug)]
+struct Entered {
+    id: u64,
+    life: Life,
+    port: Port,
+    peer: PeerAddress,
+    remote: RemoteMemory,
+    by: AccessBy,
+    what: What,
+}
+
+impl Entered {
+    /// The bytes that it accesses.
+    const fn bytes(&self) -> usize {
+        self.by.len(BLOCK)
+    }
+}
+
+/// The buffers of an access through the raw API.
+#[derive(Default)]
+struct AccessBuffers {
+    /// Buffers that are read from; an injected operation gives them back at once.
+    sources: Vec<Lent>,
+    /// Buffers that are written to.
+    results: Vec<Lent>,
 }
 
 /// The regions of a run.
@@ -249,6 +300,7 @@ impl World {
         self.access_target(at, to, target, by, slot, fenced)
     }
 
+    /// Starts or posts an access, unless its block is in use or unknown, or its slot is taken.
     pub(super) fn access_target(
         &mut self,
         at: usize,
@@ -259,10 +311,8 @@ impl World {
         fenced: bool,
     ) -> Verdict {
         let Some((life, port)) = self.port(at) else { return Ok(()) };
-        let Target { region, block, remote, window, may, must } = target;
-        let is_word = by.is_word();
-        let known = &mut self.regions.known[region];
-        if known.used[block].is_some() || known.blocks[block] == Content::Unknown {
+        let known = &self.regions.known[target.region];
+        if known.used[target.block].is_some() || known.blocks[target.block] == Content::Unknown {
             return Ok(());
         }
         let is_safe = matches!(by, AccessBy::SafeWrite | AccessBy::SafeRead | AccessBy::SafeAdd);
@@ -270,115 +320,64 @@ impl World {
             return Ok(());
         }
         let id = self.ledger.number();
-        let len = if is_word { 8 } else { BLOCK };
-        let value = match known.blocks[block] {
-            Content::Word(value) => value,
-            _ => 0,
-        };
-        let operand = id << 8;
-        let what = match by {
-            AccessBy::Write | AccessBy::WriteInject | AccessBy::SafeWrite => What::Write,
-            AccessBy::Read | AccessBy::SafeRead => What::Read,
-            AccessBy::Add | AccessBy::SafeAdd => What::Add(operand, true),
-            AccessBy::AddInject => What::Add(operand, false),
-            AccessBy::Swap(_) => What::Swap(if id.is_multiple_of(3) { value ^ 1 } else { value }, operand),
-        };
-        known.used[block] = Some(id);
+        let what = What::drawn(id, by, known.blocks[target.block]);
         self.enter(id, if is_safe { "safe access" } else { "access" }, at, Some(to), true);
+        self.enter_access(id, life, target, what);
+        let entered = Entered { id, life, port, peer: self.name(to), remote: target.remote, by, what };
+        if is_safe { self.start_access(&entered, slot) } else { self.post_access(&entered, fenced) }
+    }
+
+    /// Records that an access is under way, and whether it may or must be denied.
+    fn enter_access(&mut self, id: u64, life: Life, target: Target, what: What) {
+        let Target { region, block, window, may, must, .. } = target;
+        self.regions.known[region].used[block] = Some(id);
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.may_be_denied, operation.must_be_denied) = (may, must);
         }
         self.regions.under_way.insert(id, Accessing { region, block, window, what, life });
-        let peer = self.name(to);
-        if is_safe {
-            let read = matches!(by, AccessBy::SafeRead);
-            let buffer = if read { vec![0; len] } else { payload::of(id, len) };
-            // An operation that gives a number has a buffer of its own.
-            let is_theirs = matches!(by, AccessBy::SafeAdd);
-            let place = if is_theirs { (0, 0) } else { (buffer.as_ptr().addr(), len) };
-            let buffer = Buffer::from(buffer);
-            let started: Result<Box<dyn Handle>, _> = match by {
-                AccessBy::SafeRead => {
-                    on!(port, endpoint => endpoint.read(peer, remote, buffer).start().map(|one| Box::new(one) as Box<dyn Handle>))
-                }
-                AccessBy::SafeWrite => {
-                    on!(port, endpoint => endpoint.write(peer, buffer, remote).start().map(|one| Box::new(one) as Box<dyn Handle>))
-                }
-                _ => on!(port, endpoint => {
-                    endpoint.fetch_add(peer, remote, operand).start().map(|one| Box::new(one) as Box<dyn Handle>)
-                }),
-            };
-            if started.is_err() {
-                self.never(id);
+    }
+
+    /// Starts an access through the safe API, and keeps its handle.
+    fn start_access(&mut self, entered: &Entered, slot: usize) -> Verdict {
+        let Entered { id, life, port, peer, remote, by, .. } = *entered;
+        let len = entered.bytes();
+        let read = matches!(by, AccessBy::SafeRead);
+        let buffer = if read { vec![0; len] } else { payload::of(id, len) };
+        // An operation that gives a number has a buffer of its own.
+        let is_theirs = matches!(by, AccessBy::SafeAdd);
+        let place = if is_theirs { (0, 0) } else { (buffer.as_ptr().addr(), len) };
+        let buffer = Buffer::from(buffer);
+        let started: Result<Box<dyn Handle>, _> = match by {
+            AccessBy::SafeRead => {
+                on!(port, endpoint => endpoint.read(peer, remote, buffer).start().map(|one| Box::new(one) as Box<dyn Handle>))
             }
-            return self.keep(id, Some(life), slot, place, started);
+            AccessBy::SafeWrite => {
+                on!(port, endpoint => endpoint.write(peer, buffer, remote).start().map(|one| Box::new(one) as Box<dyn Handle>))
+            }
+            _ => on!(port, endpoint => {
+                endpoint.fetch_add(peer, remote, operand(id)).start().map(|one| Box::new(one) as Box<dyn Handle>)
+            }),
+        };
+        if started.is_err() {
+            self.never(id);
         }
+        self.keep(id, Some(life), slot, place, started)
+    }
+
+    /// Posts an access through the raw API, and keeps the buffers that it uses until it has ended.
+    fn post_access(&mut self, entered: &Entered, fenced: bool) -> Verdict {
+        let id = entered.id;
         let mut flags = OpFlags::COMPLETION;
         flags.set(OpFlags::FENCE, fenced);
-        let inject = matches!(by, AccessBy::WriteInject | AccessBy::AddInject | AccessBy::Swap(true));
+        let inject = matches!(entered.by, AccessBy::WriteInject | AccessBy::AddInject | AccessBy::Swap(true));
         flags.set(OpFlags::INJECT, inject);
-        let lend = |world: &mut Self, bytes: &[u8]| {
-            let lent = world.lender.lend(bytes.len())?;
-            lent.write(bytes);
-            Ok(lent)
-        };
-        // What is read from, which an injected operation gives back at once; and what is written to.
-        let (mut sources, mut kept) = (Vec::new(), Vec::new());
-        let posted = match what {
-            What::Write | What::Read => {
-                let lent = lend(self, &payload::of(id, len))?;
-                let (local, pieces) = (Segments::one(lent.segment()), RemotePieces::one(remote));
-                let segment = lent.segment();
-                let work = RmaWork { peer, local, remote: pieces, data: None, context: id, flags };
-                let is_read = matches!(what, What::Read);
-                if is_read {
-                    kept.push(lent)
-                } else {
-                    sources.push(lent)
-                }
-                let by_one = id.is_multiple_of(2);
-                // The buffer is kept in `lent` until the operation has ended or, injected, was posted.
-                on!(port, endpoint => match (is_read, by_one) {
-                    // SAFETY: see above.
-                    (true, false) => unsafe { endpoint.post_read(&work) },
-                    // SAFETY: see above.
-                    (true, true) => unsafe { endpoint.post_read_one(peer, segment, remote, id, flags) },
-                    // SAFETY: see above.
-                    (false, false) => unsafe { endpoint.post_write(&work) },
-                    // SAFETY: see above.
-                    (false, true) => unsafe { endpoint.post_write_one(peer, segment, remote, id, flags) },
-                })
-            }
-            What::Add(..) | What::Swap(..) => {
-                let operand = lend(self, &operand.to_le_bytes())?;
-                let result = lend(self, &[0; 8])?;
-                let mut work = AtomicWork {
-                    peer,
-                    op: AtomicOp::Sum,
-                    datatype: Datatype::U64,
-                    operand: Segments::one(operand.segment()),
-                    compare: None,
-                    result: matches!(what, What::Add(_, true) | What::Swap(..))
-                        .then(|| Segments::one(result.segment())),
-                    remote,
-                    data: None,
-                    context: id,
-                    flags,
-                };
-                sources.push(operand);
-                kept.push(result);
-                if let What::Swap(expected, _) = what {
-                    let compare = lend(self, &expected.to_le_bytes())?;
-                    (work.op, work.compare) = (AtomicOp::Cswap, Some(Segments::one(compare.segment())));
-                    sources.push(compare);
-                }
-                // SAFETY: as above.
-                on!(port, endpoint => unsafe { endpoint.post_atomic(&work) })
-            }
+        let (posted, AccessBuffers { mut sources, mut results }) = match entered.what {
+            What::Write | What::Read => self.post_transfer(entered, flags)?,
+            What::Add(..) | What::Swap(..) => self.post_atomic(entered, flags)?,
         };
         // The result, if there is one, comes first.
-        kept.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
-        self.lent.insert(id, kept);
+        results.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
+        self.lent.insert(id, results);
         for lent in sources {
             let watch = self.watch();
             self.lender.take_back(id, lent, watch)?;
@@ -387,6 +386,72 @@ impl World {
             self.never(id);
             self.refused(id, &error)
         })
+    }
+
+    /// Posts a read or a write.
+    fn post_transfer(&mut self, entered: &Entered, flags: OpFlags) -> Verdict<(Result<(), PostError>, AccessBuffers)> {
+        let Entered { id, port, peer, remote, .. } = *entered;
+        let lent = self.lend_filled(&payload::of(id, entered.bytes()))?;
+        let (local, pieces) = (Segments::one(lent.segment()), RemotePieces::one(remote));
+        let segment = lent.segment();
+        let work = RmaWork { peer, local, remote: pieces, data: None, context: id, flags };
+        let is_read = matches!(entered.what, What::Read);
+        let mut buffers = AccessBuffers::default();
+        if is_read {
+            buffers.results.push(lent)
+        } else {
+            buffers.sources.push(lent)
+        }
+        let by_one = id.is_multiple_of(2);
+        // The buffer is kept in `lent` until the operation has ended or, injected, was posted.
+        let posted = on!(port, endpoint => match (is_read, by_one) {
+            // SAFETY: see above.
+            (true, false) => unsafe { endpoint.post_read(&work) },
+            // SAFETY: see above.
+            (true, true) => unsafe { endpoint.post_read_one(peer, segment, remote, id, flags) },
+            // SAFETY: see above.
+            (false, false) => unsafe { endpoint.post_write(&work) },
+            // SAFETY: see above.
+            (false, true) => unsafe { endpoint.post_write_one(peer, segment, remote, id, flags) },
+        });
+        Ok((posted, buffers))
+    }
+
+    /// Posts an addition or a compare-and-swap.
+    fn post_atomic(&mut self, entered: &Entered, flags: OpFlags) -> Verdict<(Result<(), PostError>, AccessBuffers)> {
+        let Entered { id, port, peer, remote, what, .. } = *entered;
+        let mut buffers = AccessBuffers::default();
+        let operand = self.lend_filled(&operand(id).to_le_bytes())?;
+        let result = self.lend_filled(&[0; 8])?;
+        let mut work = AtomicWork {
+            peer,
+            op: AtomicOp::Sum,
+            datatype: Datatype::U64,
+            operand: Segments::one(operand.segment()),
+            compare: None,
+            result: matches!(what, What::Add(_, true) | What::Swap(..)).then(|| Segments::one(result.segment())),
+            remote,
+            data: None,
+            context: id,
+            flags,
+        };
+        buffers.sources.push(operand);
+        buffers.results.push(result);
+        if let What::Swap(expected, _) = what {
+            let compare = self.lend_filled(&expected.to_le_bytes())?;
+            (work.op, work.compare) = (AtomicOp::Cswap, Some(Segments::one(compare.segment())));
+            buffers.sources.push(compare);
+        }
+        // SAFETY: the buffers are kept in `lent` until the operation has ended or, injected, was posted.
+        let posted = on!(port, endpoint => unsafe { endpoint.post_atomic(&work) });
+        Ok((posted, buffers))
+    }
+
+    /// Lends a buffer that holds these bytes.
+    fn lend_filled(&mut self, bytes: &[u8]) -> Verdict<Lent> {
+        let lent = self.lender.lend(bytes.len())?;
+        lent.write(bytes);
+        Ok(lent)
     }
 
     /// An access was refused.

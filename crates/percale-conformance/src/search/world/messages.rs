@@ -23,6 +23,46 @@ pub(super) struct Sent {
     pub(super) slot: usize,
 }
 
+/// The report of a receive, and the ledger's record of the receive.
+struct ReceiveReport<'a> {
+    report: Result<&'a Entry, &'a ErrorEntry>,
+    /// The reported entry, of a success or of an error.
+    entry: Entry,
+    result: Result<(), (ErrorCode, &'a str)>,
+    operation: &'a Operation,
+    receive: Receive,
+}
+
+impl ReceiveReport<'_> {
+    /// Whether the receive takes several messages.
+    fn is_multi(&self) -> bool {
+        self.operation.what.ends_with("multi-receive")
+    }
+
+    /// Whether a buffer for several messages is released.
+    fn is_released(&self) -> bool {
+        self.entry.flags.contains(CompletionFlags::MULTI_RECEIVE)
+    }
+
+    /// Whether a message arrived.
+    fn has_message(&self) -> bool {
+        match self.report {
+            Ok(entry) => !self.is_multi() || entry.len > 0 || entry.flags.contains(CompletionFlags::REMOTE_DATA),
+            Err(error) => error.error == ErrorCode::Truncated,
+        }
+    }
+
+    /// The bytes of the message that did not fit.
+    fn overflow(&self) -> u64 {
+        self.report.map_or_else(|error| error.overflow, |_| 0)
+    }
+
+    /// The length of the message, with the bytes that did not fit.
+    fn came(&self) -> u64 {
+        self.entry.len + self.overflow()
+    }
+}
+
 /// In up to three segments.
 pub(super) fn segments(whole: Segment, pieces: usize) -> Segments {
     let (len, pieces) = (whole.len(), pieces.max(1));
@@ -397,45 +437,75 @@ impl World {
         let Some(receive) = self.ledger.received_by(id).copied() else {
             return self.over(id, result);
         };
-        let released = entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
-        let multi = operation.what.ends_with("multi-receive");
-        let has_message = match report {
-            Ok(entry) => !multi || entry.len > 0 || entry.flags.contains(CompletionFlags::REMOTE_DATA),
-            Err(error) => error.error == ErrorCode::Truncated,
-        };
-        if !has_message || operation.what.ends_with("discard") {
-            if operation.what.ends_with("discard") && report.is_ok() {
+        self.receive_reported(at, &ReceiveReport { report, entry, result, operation: &operation, receive })
+    }
+
+    /// Takes the report of a receive.
+    fn receive_reported(&mut self, at: Option<usize>, report: &ReceiveReport<'_>) -> Verdict {
+        let ReceiveReport { entry, operation, receive, .. } = report;
+        if !report.has_message() || operation.what.ends_with("discard") {
+            if operation.what.ends_with("discard") && report.result.is_ok() {
                 // The report does not always identify the message: the oldest that fits is taken.
-                self.discarded(at, &entry, &receive.criteria);
+                self.discarded(at, entry, &receive.criteria);
             }
-            if multi && !released && report.is_err() {
+            if report.is_multi() && !report.is_released() && report.result.is_err() {
                 return Ok(()); // A message failed; the buffer goes on.
             }
-            self.release(id, multi && operation.at.is_none());
-            return self.over(id, result);
+            return self.receive_over(report);
         }
-        let at_place = self.receiver(at, &operation, &entry)?;
-        let Some(place) = at_place else {
-            let (came, over) = report.map_or_else(|error| (error.entry.len, error.overflow), |entry| (entry.len, 0));
-            self.ledger.arrived_nameless(None, &receive.criteria, (came + over) as usize);
-            return if multi && !released { Ok(()) } else { self.over(id, result) };
+        let Some(place) = self.receiver(at, operation, entry)? else {
+            let came = report.came() as usize;
+            self.ledger.arrived_nameless(None, &receive.criteria, came);
+            let stays = report.is_multi() && !report.is_released();
+            return if stays { Ok(()) } else { self.over(entry.context, report.result) };
         };
-        if matches!(operation.what, "peek" | "claim") {
-            if entry.flags.contains(CompletionFlags::REMOTE_DATA) {
-                self.ledger.seen(Place(place as u32), entry.data, &receive.criteria, false)?;
-            }
-            if operation.what == "claim"
-                && let Some(open) = &mut self.seats[place].open
-            {
-                open.claimed.push(id);
-            }
-            return self.over(id, result);
+        match operation.what {
+            "peek" | "claim" => self.message_seen(place, report),
+            _ => self.message_received(place, report),
         }
+    }
+
+    /// A peek or a claim found a message.
+    fn message_seen(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
+        let (entry, id) = (&report.entry, report.entry.context);
+        if entry.flags.contains(CompletionFlags::REMOTE_DATA) {
+            self.ledger.seen(Place(place as u32), entry.data, &report.receive.criteria, false)?;
+        }
+        if report.operation.what == "claim"
+            && let Some(open) = &mut self.seats[place].open
+        {
+            open.claimed.push(id);
+        }
+        self.over(id, report.result)
+    }
+
+    /// A message arrived at a place: checks it, and ends the receive unless its buffer takes more messages.
+    fn message_received(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
+        let ReceiveReport { entry, operation, receive, .. } = report;
+        let id = entry.context;
         let source = self.source(entry.source)?;
-        let (len, overflow) = match report {
-            Ok(entry) => (entry.len as usize, 0),
-            Err(error) => (error.entry.len as usize, error.overflow as usize),
-        };
+        let (len, overflow) = (entry.len as usize, report.overflow() as usize);
+        let (offset, bytes) = self.received_bytes(report, len)?;
+        let data = entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data);
+        let tag = entry.flags.contains(CompletionFlags::TAGGED).then_some(entry.tag);
+        let message = Report { len, tag, data, source, bytes: &bytes, overflow, offset };
+        let life = self.seats[place].open.as_ref().map(|open| open.life);
+        let life = operation.at.or(life).unwrap_or(crate::search::ledger::Life(u32::MAX));
+        if report.is_multi() || data.is_some() || len >= 8 {
+            self.ledger.arrive((life, Place(place as u32)), id, &message)?;
+        } else {
+            self.ledger.arrived_nameless(Some(Place(place as u32)), &receive.criteria, len + overflow);
+        }
+        if report.is_multi() && !report.is_released() {
+            return Ok(());
+        }
+        self.receive_over(report)
+    }
+
+    /// The offset of a received message in the buffer of its receive, and its bytes.
+    fn received_bytes(&self, report: &ReceiveReport<'_>, len: usize) -> Verdict<(usize, Vec<u8>)> {
+        let ReceiveReport { entry, operation, receive, .. } = report;
+        let id = entry.context;
         // Another member's queue may have reported the buffer's release first: then the contents at that time count.
         let (address, whole) = match (self.lent.get(&id).and_then(|lent| lent.first()), self.released.get(&id)) {
             (Some(lent), _) => (lent.address(), None),
@@ -446,7 +516,7 @@ impl World {
             }
         };
         let room = receive.capacity;
-        let offset = if multi { entry.buffer.wrapping_sub(address) as usize } else { 0 };
+        let offset = if report.is_multi() { entry.buffer.wrapping_sub(address) as usize } else { 0 };
         if offset.checked_add(len).is_none_or(|end| end > room) {
             let text = format!("{} {id}: {len} bytes at offset {offset} of {room}: {entry:?}", operation.what);
             return Err(Fault::new("wrong length", text));
@@ -456,21 +526,14 @@ impl World {
             (None, Some(lent)) => lent.read(offset, len),
             (None, None) => Vec::new(),
         };
-        let data = entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data);
-        let tag = entry.flags.contains(CompletionFlags::TAGGED).then_some(entry.tag);
-        let report = Report { len, tag, data, source, bytes: &bytes, overflow, offset };
-        let life = self.seats[place].open.as_ref().map(|open| open.life);
-        let life = operation.at.or(life).unwrap_or(crate::search::ledger::Life(u32::MAX));
-        if multi || data.is_some() || len >= 8 {
-            self.ledger.arrive((life, Place(place as u32)), id, &report)?;
-        } else {
-            self.ledger.arrived_nameless(Some(Place(place as u32)), &receive.criteria, len + overflow);
-        }
-        if multi && !released {
-            return Ok(());
-        }
-        self.release(id, multi && operation.at.is_none());
-        self.over(id, result)
+        Ok((offset, bytes))
+    }
+
+    /// A receive ended: its buffer is released.
+    fn receive_over(&mut self, report: &ReceiveReport<'_>) -> Verdict {
+        let id = report.entry.context;
+        self.release(id, report.is_multi() && report.operation.at.is_none());
+        self.over(id, report.result)
     }
 
     /// A shared buffer is released: what it holds is kept for reports that other queues have yet to give.
