@@ -3,13 +3,15 @@
 #![expect(unsafe_code, reason = "raw operations; each block says why its memory is valid")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use percale::trigger::Operation;
+use percale::endpoint::BindError;
+use percale::trigger::{Operation, Variable};
 use percale::{
-    CompletionFlags, CompletionQueue, Entry, ErrorCode, OpFlags, PeerAddress, PostError, ReceiveWork, Segments,
-    SendWork,
+    CompletionFlags, CompletionQueue, Counter, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress, PostError,
+    ReceiveWork, Segments, SendWork, SharedEndpoint,
 };
 
 use crate::fabric::Fabric;
@@ -35,6 +37,97 @@ fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCo
     }
 }
 
+/// An endpoint that closes, and what its operations are posted with.
+struct Poster<'a> {
+    endpoint: &'a Endpoint,
+    own: PeerAddress,
+    /// Another endpoint; `own` on a transport where an endpoint can reach only itself.
+    other: PeerAddress,
+    long: Memory,
+    short: Memory,
+    trigger: &'a Counter,
+    variable: &'a Variable,
+}
+
+impl Poster<'_> {
+    /// The operation of a context: its kind depends on the last digit.
+    fn operation(&self, context: u64) -> Operation {
+        let (from, peer) = match context % 4 {
+            0 => (self.own, self.own),
+            1 if self.other != self.own => (self.other, self.other),
+            _ => (PeerAddress::UNSPECIFIED, self.other),
+        };
+        let flags = OpFlags::COMPLETION;
+        let (short, long) = (self.short, self.long);
+        let several = Segments::new(&[short.segment(), short.segment()]).expect("two segments");
+        let receive = |tag, segments, flags| ReceiveWork { from, segments, tag, context, flags };
+        let send = |memory: Memory| SendWork {
+            peer,
+            segments: memory.segments(),
+            tag: Some(1 << 40),
+            data: None,
+            context,
+            flags: if context % 20 < 10 { flags } else { flags | OpFlags::FENCE },
+        };
+        match context % 10 {
+            0 | 1 => Operation::Receive(receive(None, short.segments(), flags)),
+            2 => Operation::Receive(receive(Some((context, 0)), short.segments(), flags)),
+            3 => Operation::Receive(receive(None, several, flags)),
+            4 => Operation::Receive(receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
+            7 => Operation::Send(send(long)),
+            _ => Operation::Send(send(short)),
+        }
+    }
+
+    /// Posts the operation of a context: at once, when `trigger` reaches 1, or when `variable` is written.
+    fn post(&self, context: u64) -> Result<(), PostError> {
+        let endpoint = self.endpoint;
+        // The suite's memory lives as long as the process, and nothing is read from it here.
+        match (context % 10, &self.operation(context)) {
+            // SAFETY: as said above.
+            (8, operation) => unsafe { endpoint.post_when(operation, self.trigger, 1) },
+            // SAFETY: as said above.
+            (9, operation) => unsafe { endpoint.post_when_written(operation, self.variable) },
+            // SAFETY: as said above.
+            (_, Operation::Receive(work)) => unsafe { endpoint.post_recv(work) },
+            // SAFETY: as said above.
+            (_, Operation::Send(work)) => unsafe { endpoint.post_send(work) },
+            _ => unreachable!("only messages are posted"),
+        }
+    }
+
+    /// Posts the operations of contexts below `count`, with progress in between. Returns how many were posted.
+    fn post_all(&self, count: u64, round: usize) -> usize {
+        let mut posted = 0;
+        for context in 0..count {
+            match self.post(context) {
+                Ok(()) => posted += 1,
+                // As many sends wait for their peer as may.
+                Err(PostError::Again) => assert!(context % 10 > 4, "round {round}: receive {context} was refused"),
+                Err(error) => panic!("round {round}: operation {context} was refused: {error}"),
+            }
+            if context % 7 == 0 {
+                self.endpoint.progress();
+            }
+        }
+        posted
+    }
+}
+
+/// Checks that `posted` operations ended once each, as those of a closed endpoint may end, and that nothing stays reserved in their queue.
+fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
+    let mut ended = BTreeMap::new();
+    results(queue, &mut ended);
+    assert_eq!(ended.len(), posted, "round {round}: {ended:?}");
+    for (context, results) in &ended {
+        assert_eq!(results.len(), 1, "round {round}: operation {context} ended so often");
+        let received = context % 10 < 5;
+        let good = [Some(ErrorCode::Canceled)].contains(&results[0]) || !received && results[0].is_none();
+        assert!(good, "round {round}: operation {context}: {:?}", results[0]);
+    }
+    assert_eq!(queue.update(|ring| ring.reserved()), 0, "round {round}: room stays reserved");
+}
+
 /// Each operation ends once, and what it reserved in its queue is free again, however many endpoints were closed before.
 pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
     const EACH: u64 = 60;
@@ -47,61 +140,16 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
     let to_other = vector.insert(other.address()).expect("an address");
     let (long, short, variable) = (Memory::blank(F::BULK), Memory::blank(64), domain.variable());
     for round in 0..12 {
-        let (counted, trigger) = (percale::Counter::new(), percale::Counter::new());
+        let (counted, trigger) = (Counter::new(), Counter::new());
         let builder = domain.endpoint().vector(&vector).transmit_queue(&queue).receive_queue(&queue);
-        let counter = std::sync::Arc::new(counted);
+        let counter = Arc::new(counted);
         let endpoint = builder.receive_counter(&counter).send_counter(&counter).bind(fabric.address());
         let endpoint = endpoint.expect("an endpoint");
         let own = vector.insert(endpoint.address()).expect("an address");
         let to = if F::ALONE { own } else { to_other };
-        let mut posted = 0;
-        for context in 0..EACH {
-            let (from, peer) = match context % 4 {
-                0 => (own, own),
-                1 if !F::ALONE => (to_other, to),
-                _ => (PeerAddress::UNSPECIFIED, to),
-            };
-            let flags = OpFlags::COMPLETION;
-            let several = Segments::new(&[short.segment(), short.segment()]).expect("two segments");
-            let receive = |tag, segments, flags| ReceiveWork { from, segments, tag, context, flags };
-            let send = |memory: Memory| SendWork {
-                peer,
-                segments: memory.segments(),
-                tag: Some(1 << 40),
-                data: None,
-                context,
-                flags: if context % 20 < 10 { flags } else { flags | OpFlags::FENCE },
-            };
-            let operation = match context % 10 {
-                0 | 1 => Operation::Receive(receive(None, short.segments(), flags)),
-                2 => Operation::Receive(receive(Some((context, 0)), short.segments(), flags)),
-                3 => Operation::Receive(receive(None, several, flags)),
-                4 => Operation::Receive(receive(None, long.segments(), flags | OpFlags::MULTI_RECEIVE)),
-                7 => Operation::Send(send(long)),
-                _ => Operation::Send(send(short)),
-            };
-            // The suite's memory lives as long as the process, and nothing is read from it here.
-            let result: Result<(), PostError> = match (context % 10, &operation) {
-                // SAFETY: as said above.
-                (8, operation) => unsafe { endpoint.post_when(operation, &trigger, 1) },
-                // SAFETY: as said above.
-                (9, operation) => unsafe { endpoint.post_when_written(operation, &variable) },
-                // SAFETY: as said above.
-                (_, Operation::Receive(work)) => unsafe { endpoint.post_recv(work) },
-                // SAFETY: as said above.
-                (_, Operation::Send(work)) => unsafe { endpoint.post_send(work) },
-                _ => unreachable!("only messages are posted"),
-            };
-            match result {
-                Ok(()) => posted += 1,
-                // As many sends wait for their peer as may.
-                Err(PostError::Again) => assert!(context % 10 > 4, "round {round}: receive {context} was refused"),
-                Err(error) => panic!("round {round}: operation {context} was refused: {error}"),
-            }
-            if context % 7 == 0 {
-                endpoint.progress();
-            }
-        }
+        let (trigger, variable) = (&trigger, &variable);
+        let poster = Poster { endpoint: &endpoint, own, other: to, long, short, trigger, variable };
+        let posted = poster.post_all(EACH, round);
         for _ in 0..round * 20 {
             endpoint.progress();
             other.progress();
@@ -112,20 +160,59 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
             0 => endpoint.close().expect("no window is bound"),
             _ => drop(endpoint),
         }
-        let mut ended = BTreeMap::new();
-        results(&queue, &mut ended);
-        assert_eq!(ended.len(), posted, "round {round}: {ended:?}");
-        for (context, results) in &ended {
-            assert_eq!(results.len(), 1, "round {round}: operation {context} ended so often");
-            let received = context % 10 < 5;
-            let good = [Some(ErrorCode::Canceled)].contains(&results[0]) || !received && results[0].is_none();
-            assert!(good, "round {round}: operation {context}: {:?}", results[0]);
-        }
-        assert_eq!(queue.update(|ring| ring.reserved()), 0, "round {round}: room stays reserved");
+        check_ends(&queue, posted, round);
         trigger.add(1);
         assert_eq!(counter.value() + counter.read_error(), posted as u64, "each was counted once");
         assert!(queue.is_empty());
     }
+}
+
+/// Opens a shared endpoint at an address that a closed endpoint had, or at a new one if another program has that address now.
+fn open_again<F: Fabric>(
+    fabric: &F,
+    address: &str,
+    round: u64,
+    open: impl Fn(&str) -> Result<SharedEndpoint, BindError>,
+) -> SharedEndpoint {
+    let endpoint = match open(address) {
+        // Another program, or a connection, was given the port meanwhile: such an address is no test.
+        Err(_) if round > 0 && address.parse().is_ok_and(|address| !listens_here(address)) => open(&fabric.address()),
+        endpoint => endpoint,
+    };
+    endpoint.unwrap_or_else(|error| panic!("round {round}: {error}"))
+}
+
+/// Sends messages of these bytes until `stop` is set.
+fn flood(sender: &Endpoint, peer: PeerAddress, message: &[u8], stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        _ = sender.inject(peer, message);
+        sender.progress();
+    }
+}
+
+/// Reads a queue and a counter, which drives their endpoint, until `stop` is set.
+fn read_results(queue: &CompletionQueue, counter: &Counter, stop: &AtomicBool) {
+    let mut entries = [Entry::default(); 16];
+    while !stop.load(Ordering::Relaxed) {
+        if queue.read(&mut entries).is_err() {
+            _ = queue.read_error();
+        }
+        _ = counter.read();
+    }
+}
+
+/// Checks that the buffer of an endpoint that was closed is not written any more, and that another handle of the endpoint is refused.
+fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &ReceiveWork, buffer: Memory, round: u64) {
+    let before = buffer.read();
+    if let Some(other) = other {
+        assert!(other.is_closed() && !other.wait(None), "a wait for a closed endpoint ends");
+        // SAFETY: the suite's memory lives as long as the process.
+        let refused = unsafe { other.post_recv(work) }.expect_err("it is closed");
+        assert!(matches!(refused, PostError::Closed), "{refused}");
+        assert!(other.inject(peer, &[1]).is_err());
+    }
+    std::thread::sleep(Duration::from_millis(3));
+    assert!(before == buffer.read(), "round {round}: the buffer of a closed endpoint was written");
 }
 
 /// While threads drive a shared endpoint that a peer floods, it is closed: from then on nothing is written to its buffers, other handles are
@@ -142,19 +229,11 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Fabric>() {
     for round in 0..20 {
         buffer.write(&vec![0; SLOT * SLOTS]);
         let queue = CompletionQueue::new(16, 1 << 16);
-        let counter = std::sync::Arc::new(percale::Counter::new());
-        let open = |address: &str| {
+        let counter = Arc::new(Counter::new());
+        let endpoint = open_again(&fabric, &address, round, |address| {
             let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
             builder.bind_shared(address)
-        };
-        let endpoint = match open(&address) {
-            // Another program, or a connection, was given the port meanwhile: such an address is no test.
-            Err(_) if round > 0 && address.parse().is_ok_and(|address| !listens_here(address)) => {
-                open(&fabric.address())
-            }
-            endpoint => endpoint,
-        };
-        let endpoint = endpoint.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        });
         let again = endpoint.address().to_string();
         let peer = vector.insert(endpoint.address()).expect("an address");
         let work = ReceiveWork {
@@ -167,28 +246,16 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Fabric>() {
         // SAFETY: the suite's memory lives as long as the process.
         unsafe { endpoint.post_recv(&work) }.expect("a receive");
         if round % 3 == 0 {
-            domain.defer_add(&percale::Counter::new(), 1, (&counter, 1 << 40)).expect("a thread makes progress");
+            domain.defer_add(&Counter::new(), 1, (&counter, 1 << 40)).expect("a thread makes progress");
         }
         let (stop, anywhere) = (AtomicBool::new(false), fabric.address());
         std::thread::scope(|scope| {
-            let flood = || {
+            scope.spawn(|| {
                 let sender = domain.endpoint().vector(&vector).bind(&anywhere).expect("an endpoint");
-                while !stop.load(Ordering::Relaxed) {
-                    _ = sender.inject(peer, &[1; SLOT]);
-                    sender.progress();
-                }
-            };
-            scope.spawn(flood);
+                flood(&sender, peer, &[1; SLOT], &stop);
+            });
             for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut entries = [Entry::default(); 16];
-                    while !stop.load(Ordering::Relaxed) {
-                        if queue.read(&mut entries).is_err() {
-                            _ = queue.read_error();
-                        }
-                        _ = counter.read();
-                    }
-                });
+                scope.spawn(|| read_results(&queue, &counter, &stop));
             }
             let kept = (round % 2 == 0).then(|| endpoint.clone());
             while counter.value() < 50 + round * 7 {
@@ -199,16 +266,7 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Fabric>() {
                 // The last handle goes.
                 _ => drop(endpoint),
             }
-            let before = buffer.read();
-            if let Some(other) = &kept {
-                assert!(other.is_closed() && !other.wait(None), "a wait for a closed endpoint ends");
-                // SAFETY: as above.
-                let refused = unsafe { other.post_recv(&work) }.expect_err("it is closed");
-                assert!(matches!(refused, PostError::Closed), "{refused}");
-                assert!(other.inject(peer, &[1]).is_err());
-            }
-            std::thread::sleep(Duration::from_millis(3));
-            assert!(before == buffer.read(), "round {round}: the buffer of a closed endpoint was written");
+            check_closed(kept.as_ref(), peer, &work, buffer, round);
             stop.store(true, Ordering::Relaxed);
         });
         vector.remove(peer).expect("it is there");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use percale::endpoint::connection::DATA_LIMIT;
 use percale::{
-    Access, CompletionFlags, ConnectionError, ConnectionState, Endpoint, Entry, ErrorCode, Event, EventQueue, OpFlags,
-    PeerAddress, PostError, ReceiveWork, SendWork,
+    Access, CompletionFlags, ConnectionError, ConnectionState, Endpoint, Entry, ErrorCode, ErrorEntry, Event,
+    EventQueue, OpFlags, PeerAddress, PostError, ReceiveWork, SendWork,
 };
 
 use crate::fabric::Fabric;
@@ -65,59 +65,68 @@ pub fn con_013_a_connection_is_made_and_used<F: Fabric>() {
     net.end(|builder| builder.accept(&request, b"")).expect("the request still waits");
 }
 
-/// Through the raw API: receives can be posted before there is a connection, sends cannot; the same holds when it is over.
+/// Posts a receive of 10 bytes through the raw API: into the part of `target` that its context numbers.
 #[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+fn post_receive(end: &End, target: &Memory, from: PeerAddress, context: u64) -> Result<(), PostError> {
+    let (segments, flags) = (target.part(10 * context as usize, 10).segments(), OpFlags::COMPLETION);
+    // SAFETY: segments are made of `Memory`, which is never freed, and are not touched before the completion.
+    unsafe { end.endpoint.post_recv(&ReceiveWork { from, segments, tag: None, context, flags }) }
+}
+
+/// Posts a send of 10 bytes to the endpoint's peer through the raw API.
+#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+fn post_send(end: &End, context: u64) -> Result<(), PostError> {
+    let (peer, segments) = (end.endpoint.peer(), Memory::of(b"over there").segments());
+    let work = SendWork { peer, segments, tag: None, data: None, context, flags: OpFlags::COMPLETION };
+    // SAFETY: as in `post_receive`.
+    unsafe { end.endpoint.post_send(&work) }
+}
+
+/// Waits for an endpoint's next result.
+fn next_result<F: Fabric>(net: &Net<F>, end: &End) -> Result<Entry, ErrorEntry> {
+    net.until(|| {
+        let mut entry = [Entry::default()];
+        match end.endpoint.poll(&mut entry) {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(entry[0])),
+            Err(_) => Some(Err(end.endpoint.read_error().expect("an error is next"))),
+        }
+    })
+}
+
+/// Checks that each kind of send is refused, because the endpoint is not connected.
+fn refuses_sends(end: &End) {
+    let (endpoint, peer) = (&end.endpoint, end.endpoint.peer());
+    assert_eq!(post_send(end, 9), Err(PostError::NotConnected));
+    assert_eq!(endpoint.inject(peer, b"x"), Err(PostError::NotConnected));
+    let remote = percale::RemoteMemory { key: 1, address: 0, len: 1 };
+    assert_eq!(endpoint.inject_write(peer, b"x", remote, None), Err(PostError::NotConnected));
+    let error = endpoint.send(peer, vec![1; 5]).start().expect_err("there is no connection");
+    assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(5));
+    assert_eq!(PostError::NotConnected.errno(), 258);
+}
+
+/// Through the raw API: receives can be posted before there is a connection, sends cannot; the same holds when it is over.
 pub fn con_014_sends_wait_for_the_connection<F: Fabric>() {
     let net = Net::<F>::new("sends wait for the connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let target = Memory::blank(100);
-    let receive = |end: &End, from, context| {
-        let (segments, flags) = (target.part(10 * context as usize, 10).segments(), OpFlags::COMPLETION);
-        // SAFETY: segments are made of `Memory`, which is never freed, and are not touched before the completion.
-        unsafe { end.endpoint.post_recv(&ReceiveWork { from, segments, tag: None, context, flags }) }
-    };
-    let send = |end: &End, context| {
-        let (peer, segments) = (end.endpoint.peer(), Memory::of(b"over there").segments());
-        let work = SendWork { peer, segments, tag: None, data: None, context, flags: OpFlags::COMPLETION };
-        // SAFETY: as above.
-        unsafe { end.endpoint.post_send(&work) }
-    };
-    let poll = |end: &End| {
-        net.until(|| {
-            let mut entry = [Entry::default()];
-            match end.endpoint.poll(&mut entry) {
-                Ok(0) => None,
-                Ok(_) => Some(Ok(entry[0])),
-                Err(_) => Some(Err(end.endpoint.read_error().expect("an error is next"))),
-            }
-        })
-    };
-    let refuses = |end: &End| {
-        let (endpoint, peer) = (&end.endpoint, end.endpoint.peer());
-        assert_eq!(send(end, 9), Err(PostError::NotConnected));
-        assert_eq!(endpoint.inject(peer, b"x"), Err(PostError::NotConnected));
-        let remote = percale::RemoteMemory { key: 1, address: 0, len: 1 };
-        assert_eq!(endpoint.inject_write(peer, b"x", remote, None), Err(PostError::NotConnected));
-        let error = endpoint.send(peer, vec![1; 5]).start().expect_err("there is no connection");
-        assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(5));
-        assert_eq!(PostError::NotConnected.errno(), 258);
-    };
     assert_eq!(client.endpoint.connection_state(), Some(ConnectionState::Unconnected));
     assert!(matches!(client.endpoint.wait_connected(None), Err(ConnectionError::Unconnected)));
-    refuses(&client);
-    receive(&client, PeerAddress::UNSPECIFIED, 1).expect("a receive");
-    receive(&client, client.endpoint.peer(), 2).expect("a receive from the only peer");
+    refuses_sends(&client);
+    post_receive(&client, &target, PeerAddress::UNSPECIFIED, 1).expect("a receive");
+    post_receive(&client, &target, client.endpoint.peer(), 2).expect("a receive from the only peer");
     client.endpoint.connect(net.address(), b"").expect("a call");
-    refuses(&client);
-    receive(&client, PeerAddress::UNSPECIFIED, 3).expect("a receive");
+    refuses_sends(&client);
+    post_receive(&client, &target, PeerAddress::UNSPECIFIED, 3).expect("a receive");
     let request = net.request();
-    refuses(&client);
+    refuses_sends(&client);
     let server = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
-    receive(&server, PeerAddress::UNSPECIFIED, 4).expect("a receive");
-    refuses(&server);
+    post_receive(&server, &target, PeerAddress::UNSPECIFIED, 4).expect("a receive");
+    refuses_sends(&server);
     server.endpoint.accept(&request, b"").expect("the request waits");
     if server.endpoint.connection_state() == Some(ConnectionState::Connecting) {
-        refuses(&server);
+        refuses_sends(&server);
     }
     net.stands(&client);
     net.stands(&server);
@@ -127,27 +136,27 @@ pub fn con_014_sends_wait_for_the_connection<F: Fabric>() {
     assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
     assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
     for context in 1..=3 {
-        send(&server, 5).expect("a send");
-        assert_eq!(poll(&server).expect("a send").context, 5);
-        let got = poll(&client).expect("a message");
+        post_send(&server, 5).expect("a send");
+        assert_eq!(next_result(&net, &server).expect("a send").context, 5);
+        let got = next_result(&net, &client).expect("a message");
         assert_eq!((got.context, got.len, got.source), (context, 10, client.endpoint.peer()));
     }
     same(&target.part(10, 30).read(), b"over thereover thereover there", "the messages");
-    receive(&client, client.endpoint.peer(), 5).expect("a receive");
-    receive(&client, PeerAddress::UNSPECIFIED, 6).expect("a receive");
+    post_receive(&client, &target, client.endpoint.peer(), 5).expect("a receive");
+    post_receive(&client, &target, PeerAddress::UNSPECIFIED, 6).expect("a receive");
     server.endpoint.shutdown().expect("it is connected");
-    refuses(&server);
-    let error = poll(&server).expect_err("nobody will send");
+    refuses_sends(&server);
+    let error = next_result(&net, &server).expect_err("nobody will send");
     assert_eq!((error.entry.context, error.error), (4, ErrorCode::Canceled));
     for context in [5, 6] {
-        let error = poll(&client).expect_err("nobody will send");
+        let error = next_result(&net, &client).expect_err("nobody will send");
         assert_eq!((error.entry.context, error.error), (context, ErrorCode::Closed), "{error}");
         assert_eq!(error.entry.flags, CompletionFlags::RECEIVE | CompletionFlags::MESSAGE);
     }
-    refuses(&client);
+    refuses_sends(&client);
     // Later ones fail too.
-    receive(&client, client.endpoint.peer(), 7).expect("a receive");
-    assert_eq!(poll(&client).expect_err("nobody will send").entry.context, 7);
+    post_receive(&client, &target, client.endpoint.peer(), 7).expect("a receive");
+    assert_eq!(next_result(&net, &client).expect_err("nobody will send").entry.context, 7);
 }
 
 #[track_caller]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use percale::{
-    CompletionFlags, CompletionQueue, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress, ReceiveWork, Segments,
-    SharedReceive,
+    AddressVector, CompletionFlags, CompletionQueue, Domain, Endpoint, Entry, ErrorCode, OpFlags, PeerAddress,
+    ReceiveWork, Segments, SharedReceive,
 };
 
 use crate::fabric::Fabric;
@@ -77,30 +77,60 @@ fn post(shared: &SharedReceive, context: u64, len: usize, flags: OpFlags) {
     post_shared(shared, &work).expect("a receive");
 }
 
+/// Opens two members of a shared receive context: with a queue of its own each, or without queues.
+fn open_members<F: Fabric>(
+    fabric: &F,
+    domain: &Domain,
+    vector: &AddressVector,
+    shared: &SharedReceive,
+    queued: bool,
+) -> Members {
+    let queues: Vec<_> = (0..if queued { 2 } else { 0 }).map(|_| CompletionQueue::default()).collect();
+    let open = |number: usize| {
+        let builder = domain.endpoint().vector(vector).shared_receive(shared);
+        let builder = match queues.get(number) {
+            Some(queue) => builder.receive_queue(queue),
+            None => builder,
+        };
+        builder.bind(fabric.address()).expect("an endpoint")
+    };
+    let (closes, stays) = (open(0), open(1));
+    Members { closes: Some(closes), stays, queues, ends: BTreeMap::new() }
+}
+
+/// Whether all receives of a round have ended.
+fn is_over(ends: &BTreeMap<u64, Ends>) -> bool {
+    (0..RECEIVES).all(|context| ends.contains_key(&context)) && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
+}
+
+/// Checks that each receive of a round ended once. Returns how many failures were reported.
+fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
+    let mut failed = 0;
+    for (context, ends) in ends {
+        failed += ends.failed.len();
+        assert!(ends.failed.iter().all(|error| *error == ErrorCode::Canceled), "round {round}: {context}: {ends:?}");
+        if *context == MANY {
+            assert!(ends.released == 1 && ends.last_released, "round {round}: {ends:?}");
+        } else {
+            assert_eq!(ends.good + ends.failed.len(), 1, "round {round}: {context}: {ends:?}");
+        }
+    }
+    failed
+}
+
 /// Whenever a member closes, each receive of the context ends once: it was received, it ends with the member that was receiving into it, or it
 /// is left to the others.
 pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() {
     let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
     let (mut cut_off, mut left) = (0, 0);
     for round in 0..30_u64 {
-        let queued = round % 2 == 0;
         let fabric = F::new(round);
         let domain = fabric.domain(|domain| domain);
         let vector = domain.address_vector().build().expect("a vector");
         let shared = domain.shared_receive();
-        let queues: Vec<_> = (0..if queued { 2 } else { 0 }).map(|_| CompletionQueue::default()).collect();
-        let open = |number: usize| {
-            let builder = domain.endpoint().vector(&vector).shared_receive(&shared);
-            let builder = match queues.get(number) {
-                Some(queue) => builder.receive_queue(queue),
-                None => builder,
-            };
-            builder.bind(fabric.address()).expect("an endpoint")
-        };
-        let (closes, stays) = (open(0), open(1));
+        let mut members = open_members(&fabric, &domain, &vector, &shared, round % 2 == 0);
         let sender = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
-        let to = vector.insert(closes.address()).expect("an address");
-        let mut members = Members { closes: Some(closes), stays, queues, ends: BTreeMap::new() };
+        let to = vector.insert(members.closes.as_ref().expect("it is open").address()).expect("an address");
         let turn = |members: &Members| {
             members.closes.iter().chain([&members.stays, &sender]).for_each(|endpoint| _ = endpoint.progress());
             fabric.tick();
@@ -133,10 +163,6 @@ pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() 
                 left += 1;
             }
         }
-        let is_over = |ends: &BTreeMap<u64, Ends>| {
-            (0..RECEIVES).all(|context| ends.contains_key(&context))
-                && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
-        };
         // An endpoint's own queues are closed with it, and their unread results are lost; those of receives that ended while it closed are not.
         while !is_over(&members.ends) {
             turn(&members);
@@ -144,18 +170,7 @@ pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() 
         }
         (0..50).for_each(|_| turn(&members));
         members.read();
-        for (context, ends) in &members.ends {
-            cut_off += ends.failed.len();
-            assert!(
-                ends.failed.iter().all(|error| *error == ErrorCode::Canceled),
-                "round {round}: {context}: {ends:?}"
-            );
-            if *context == MANY {
-                assert!(ends.released == 1 && ends.last_released, "round {round}: {ends:?}");
-            } else {
-                assert_eq!(ends.good + ends.failed.len(), 1, "round {round}: {context}: {ends:?}");
-            }
-        }
+        cut_off += check_ends(&members.ends, round);
         if !safe.is_ready() {
             assert!(safe.cancel(), "round {round}: it is in no endpoint's hands");
         }
