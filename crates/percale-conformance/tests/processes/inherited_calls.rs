@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use percale::endpoint::Owned;
+use percale::endpoint::safe::{Receiving, Sending};
 use percale::{
-    Access, CompletionQueue, Counter, Endpoint, Entry, Event, EventQueue, PollSet, PostError, SharedEndpoint, WaitSet,
+    Access, AddressVector, CompletionQueue, Counter, Domain, Endpoint, Entry, Event, EventQueue, PeerAddress, PollSet,
+    PostError, Region, SharedEndpoint, WaitSet,
 };
 use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, fork};
@@ -96,82 +99,108 @@ macro_rules! endpoint_calls {
     }};
 }
 
-/// The parent process. Its children make the calls.
-pub(crate) fn parent() {
-    let open = open_as_told();
-    let domain = &open.domain;
-    let vector = domain.address_vector().build().expect("a vector");
-    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (one, two) = (bind(), bind());
-    let to_two = vector.insert(two.address()).expect("an address");
+/// Exchanges a message. Returns the handles of the receive and the send, which have ended.
+fn exchange<'e>(
+    one: &'e Endpoint,
+    two: &'e Endpoint,
+    to_two: PeerAddress,
+) -> (Receiving<'e, Owned>, Sending<'e, Owned>) {
     let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
     let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
     while !got.is_ready() || !sent.is_ready() {
         one.progress();
         two.progress();
     }
-    endpoint_calls!("endpoint", &one, to_two);
+    (got, sent)
+}
 
-    let queue = CompletionQueue::default();
-    let counter = Arc::new(Counter::new());
-    let events = EventQueue::new(16);
-    let builder =
-        domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter).event_queue(&events);
-    let shared: SharedEndpoint = builder.bind_shared("127.0.0.1:0").expect("an endpoint");
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let busy = |what: &'static (dyn Fn(&SharedEndpoint, &CompletionQueue, &EventQueue) + Sync)| {
-            let (shared, queue, events, over) = (shared.clone(), queue.clone(), events.clone(), &over);
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    what(&shared, &queue, &events);
-                }
+/// An endpoint of many threads, and the queues and the counter that it reports to.
+struct SharedObjects {
+    endpoint: SharedEndpoint,
+    events: EventQueue,
+    counter: Arc<Counter>,
+    queue: CompletionQueue,
+}
+
+impl SharedObjects {
+    fn open(domain: &Domain, vector: &AddressVector) -> Self {
+        let queue = CompletionQueue::default();
+        let counter = Arc::new(Counter::new());
+        let events = EventQueue::new(16);
+        let builder =
+            domain.endpoint().vector(vector).receive_queue(&queue).receive_counter(&counter).event_queue(&events);
+        let endpoint = builder.bind_shared("127.0.0.1:0").expect("an endpoint");
+        Self { endpoint, events, counter, queue }
+    }
+
+    /// The calls of all objects, while threads of the parent are in the middle of such calls.
+    fn call_while_busy(&self, peer: PeerAddress) {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let busy = |what: &'static (dyn Fn(&SharedEndpoint, &CompletionQueue, &EventQueue) + Sync)| {
+                let (shared, queue, events) = (self.endpoint.clone(), self.queue.clone(), self.events.clone());
+                let over = &over;
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        what(&shared, &queue, &events);
+                    }
+                });
+            };
+            busy(&|shared, _, _| _ = shared.progress());
+            busy(&|_, queue, _| _ = queue.read(&mut [Entry::default()]));
+            busy(&|_, _, events| {
+                events.push(Event::Lost { count: 1 });
+                drop(events.read());
             });
-        };
-        busy(&|shared, _, _| _ = shared.progress());
-        busy(&|_, queue, _| _ = queue.read(&mut [Entry::default()]));
-        busy(&|_, _, events| {
-            events.push(Event::Lost { count: 1 });
-            drop(events.read());
+            for _ in 0..3 {
+                endpoint_calls!("shared endpoint", &self.endpoint, peer);
+                case("endpoint of many threads: drive_for", || self.endpoint.drive_for(&Counter::new()).is_err());
+                self.queue_calls();
+                self.counter_calls();
+                self.event_calls();
+            }
+            over.store(true, Ordering::Relaxed);
         });
-        for _ in 0..3 {
-            endpoint_calls!("shared endpoint", &shared, to_two);
-            case("endpoint of many threads: drive_for", || shared.drive_for(&percale::Counter::new()).is_err());
-            case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
-            case("queue: wait", || queue.wait(&mut [Entry::default()], None).is_err());
-            case("queue: read_error", || queue.read_error().is_none());
-            case("queue: len", || queue.is_empty());
-            case("queue: try_wait", || queue.try_wait().is_err());
-            case("queue: signal", || {
-                queue.signal();
-                true
-            });
-            case("counter: wait", || counter.wait(u64::MAX, None).is_err());
-            case("counter: add", || {
-                counter.add(1);
-                true
-            });
-            case("counter: try_wait", || counter.try_wait().is_err());
-            case("events: read", || events.read().is_none());
-            case("events: peek", || events.peek().is_none());
-            case("events: wait", || events.wait(None).is_err());
-            case("events: write", || events.write(1, Vec::new()).is_err());
-            case("events: len", || events.is_empty());
-        }
-        over.store(true, Ordering::Relaxed);
-    });
-    case("shared endpoint: drop", || {
-        drop(shared.clone());
-        true
-    });
+    }
 
-    let set = WaitSet::new();
-    set.add(&queue).expect("a member");
-    case("wait set: wait", || set.wait(None).is_err());
-    let polls = PollSet::new();
-    polls.add(&queue, 1_u32).expect("a member");
-    case("poll set: poll", || polls.poll(&mut [0]) == 0);
+    /// The calls of the completion queue.
+    fn queue_calls(&self) {
+        let queue = &self.queue;
+        case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
+        case("queue: wait", || queue.wait(&mut [Entry::default()], None).is_err());
+        case("queue: read_error", || queue.read_error().is_none());
+        case("queue: len", || queue.is_empty());
+        case("queue: try_wait", || queue.try_wait().is_err());
+        case("queue: signal", || {
+            queue.signal();
+            true
+        });
+    }
 
+    /// The calls of the counter.
+    fn counter_calls(&self) {
+        let counter = &self.counter;
+        case("counter: wait", || counter.wait(u64::MAX, None).is_err());
+        case("counter: add", || {
+            counter.add(1);
+            true
+        });
+        case("counter: try_wait", || counter.try_wait().is_err());
+    }
+
+    /// The calls of the event queue.
+    fn event_calls(&self) {
+        let events = &self.events;
+        case("events: read", || events.read().is_none());
+        case("events: peek", || events.peek().is_none());
+        case("events: wait", || events.wait(None).is_err());
+        case("events: write", || events.write(1, Vec::new()).is_err());
+        case("events: len", || events.is_empty());
+    }
+}
+
+/// The calls of regions. Returns the regions, which the parent still has.
+fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
     let heap = domain.register(vec![0; 4096], both).expect("a region");
@@ -189,15 +218,39 @@ pub(crate) fn parent() {
         let (region, heap) = regions.take().expect("regions");
         (drop(region.close()), drop(heap.close())) == ((), ())
     });
+    regions
+}
+
+/// The parent process. Its children make the calls.
+pub(crate) fn parent() {
+    let open = open_as_told();
+    let domain = &open.domain;
+    let vector = domain.address_vector().build().expect("a vector");
+    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+    let (one, two) = (bind(), bind());
+    let to_two = vector.insert(two.address()).expect("an address");
+    let _inherited = exchange(&one, &two, to_two);
+    endpoint_calls!("endpoint", &one, to_two);
+
+    let shared = SharedObjects::open(domain, &vector);
+    shared.call_while_busy(to_two);
+    case("shared endpoint: drop", || {
+        drop(shared.endpoint.clone());
+        true
+    });
+
+    let set = WaitSet::new();
+    set.add(&shared.queue).expect("a member");
+    case("wait set: wait", || set.wait(None).is_err());
+    let polls = PollSet::new();
+    polls.add(&shared.queue, 1_u32).expect("a member");
+    case("poll set: poll", || polls.poll(&mut [0]) == 0);
+
+    let _regions = region_calls(domain);
     let mut endpoint: Option<Endpoint> = Some(bind());
     case("endpoint: drop", || endpoint.take().is_some());
     // The parent continues.
-    let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
-    let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
-    while !got.is_ready() || !sent.is_ready() {
-        one.progress();
-        two.progress();
-    }
+    let (got, sent) = exchange(&one, &two, to_two);
     got.wait().expect("the message");
     sent.wait().expect("the send");
 }
