@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment, Table};
+use indicatif::ProgressBar;
 use percale::device::BufferTable;
 use percale::{
     Access, AddressVector, Bind, Domain, Endpoint, Entry, Info, OpFlags, PeerAddress, Region, RemoteMemory,
@@ -133,6 +134,35 @@ impl Bench {
     }
 }
 
+/// The lines measured so far, and how they are shown.
+struct Report<'a> {
+    args: &'a PerfArgs,
+    bar: ProgressBar,
+    lines: Vec<Line>,
+}
+
+impl Report<'_> {
+    /// Adds a line, and prints it if the output is JSON.
+    fn add(&mut self, what: &'static str, keys: usize, (p50_ns, count): (f64, u64)) -> Result<()> {
+        let line = Line { what, keys, p50_ns, count };
+        self.bar.inc(1);
+        if self.args.json {
+            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Removes the progress bar, and prints the table unless the output is JSON.
+    fn finish(&self) -> Result<()> {
+        self.bar.finish_and_clear();
+        if !self.args.json {
+            print_line(&text(&self.lines))?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs it.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let timer = Timer(Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)));
@@ -141,49 +171,70 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let pinned = pindown::Range::new(memory.as_ptr().addr() as u64, BYTES as u64).map_err(failed("a range"))?;
     let region = bench.domain.register(memory, Access::empty()).map_err(failed("a region"))?;
     let bar = progress_bar(5 + 3 * args.keys.len() as u64)?;
-    let mut lines = Vec::new();
-    let mut add = |what, keys, (p50_ns, count)| {
-        let line = Line { what, keys, p50_ns, count };
-        bar.inc(1);
-        if args.json {
-            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
-        }
-        lines.push(line);
-        Ok::<_, Failure>(())
-    };
+    let mut report = Report { args, bar, lines: Vec::new() };
     let two = bench.domain.window(WindowType::from(bench.domain.type_two())).map_err(failed("a window"))?;
-    let (me, user) = (bench.owners.1[0], bench.owners.1[1]);
+    report.add("bind and invalidate a window of type 2", 1, time_type_two(&timer, &bench, &two, &region)?)?;
+    report.add("bind a window of type 1 anew", 1, time_type_one(&timer, &bench, &region)?)?;
+    let direct = time_invalidation(&timer, &bench, &two, &region)?;
+    report.add("invalidate, after one peer reached it by itself", 1, direct)?;
+    report.add("register and close a region, nothing pinned", 1, time_registration(&timer, &bench))?;
+    match BufferTable::new(16) {
+        Ok(table) => {
+            report.add("register and deregister 1 MiB with pinning", 1, time_pinning(&timer, &table, pinned))?;
+        }
+        Err(error) => tracing_error(&error),
+    }
+    for keys in args.keys.iter().map(|keys| *keys as usize) {
+        let Checks { checked, independent, dependent } = check(&timer, &bench.domain, keys)?;
+        report.add("check a right", keys, checked)?;
+        report.add("limit: read a line of as much memory, random", keys, independent)?;
+        report.add("limit: the same, each when the last is there", keys, dependent)?;
+    }
+    report.finish()
+}
+
+/// Times binding and invalidating a window of type 2.
+fn time_type_two(timer: &Timer, bench: &Bench, window: &Window, region: &Region) -> Result<(f64, u64)> {
+    let me = bench.owners.1[0];
     let mut wrong = Ok(());
     let both = timer.time(
         BATCH,
         || (),
         |()| {
             for _ in 0..BATCH {
-                let round = || bench.invalidate(me, bench.bind(me, &two, &region, OpFlags::empty())?);
+                let round = || bench.invalidate(me, bench.bind(me, window, region, OpFlags::empty())?);
                 if let Err(error) = round() {
                     wrong = Err(error);
                 }
             }
         },
     );
-    std::mem::replace(&mut wrong, Ok(()))?;
-    add("bind and invalidate a window of type 2", 1, both)?;
-    let mut one = bench.domain.window(WindowType::One).map_err(failed("a window"))?;
+    wrong.map(|()| both)
+}
+
+/// Times binding a window of type 1 that is bound already.
+fn time_type_one(timer: &Timer, bench: &Bench, region: &Region) -> Result<(f64, u64)> {
+    let mut window = bench.domain.window(WindowType::One).map_err(failed("a window"))?;
     let rebinds = timer.time(
         BATCH,
         || (),
         |()| {
             for _ in 0..BATCH {
-                black_box(one.bind(&region, 0..BYTES as u64, WindowAccess::all())).ok();
+                black_box(window.bind(region, 0..BYTES as u64, WindowAccess::all())).ok();
             }
         },
     );
-    drop(one);
-    add("bind a window of type 1 anew", 1, rebinds)?;
+    Ok(rebinds)
+}
+
+/// Times invalidating a window of type 2 that the user has read through by itself.
+fn time_invalidation(timer: &Timer, bench: &Bench, window: &Window, region: &Region) -> Result<(f64, u64)> {
+    let user = bench.owners.1[1];
+    let mut wrong = Ok(());
     let direct = timer.time(
         1,
         || {
-            let bound = bench.bind(user, &two, &region, OpFlags::COMPLETION).and_then(|name| {
+            let bound = bench.bind(user, window, region, OpFlags::COMPLETION).and_then(|name| {
                 bench.done()?;
                 bench.read(name)?;
                 Ok(name)
@@ -197,9 +248,12 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
             }
         },
     );
-    wrong?;
-    add("invalidate, after one peer reached it by itself", 1, direct)?;
-    let registered = timer.time(
+    wrong.map(|()| direct)
+}
+
+/// Times registering and closing a region.
+fn time_registration(timer: &Timer, bench: &Bench) -> (f64, u64) {
+    timer.time(
         BATCH,
         || (),
         |()| {
@@ -207,33 +261,19 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
                 drop(black_box(bench.domain.register(Arc::<[u8]>::from([0; 8]), Access::REMOTE_READ)));
             }
         },
-    );
-    add("register and close a region, nothing pinned", 1, registered)?;
-    match BufferTable::new(16) {
-        Ok(table) => {
-            let pins = timer.time(
-                1,
-                || (),
-                |()| match table.pin(pinned, pindown::Access::LOCAL_WRITE) {
-                    Ok(pin) => table.unpin(pin.pin),
-                    Err(error) => tracing_error(&error),
-                },
-            );
-            add("register and deregister 1 MiB with pinning", 1, pins)?;
-        }
-        Err(error) => tracing_error(&error),
-    }
-    for keys in args.keys.iter().map(|keys| *keys as usize) {
-        let Checks { checked, independent, dependent } = check(&timer, &bench.domain, keys)?;
-        add("check a right", keys, checked)?;
-        add("limit: read a line of as much memory, random", keys, independent)?;
-        add("limit: the same, each when the last is there", keys, dependent)?;
-    }
-    bar.finish_and_clear();
-    if !args.json {
-        print_line(&text(&lines))?;
-    }
-    Ok(())
+    )
+}
+
+/// Times registering and deregistering memory that is pinned.
+fn time_pinning(timer: &Timer, table: &BufferTable, range: pindown::Range) -> (f64, u64) {
+    timer.time(
+        1,
+        || (),
+        |()| match table.pin(range, pindown::Access::LOCAL_WRITE) {
+            Ok(pin) => table.unpin(pin.pin),
+            Err(error) => tracing_error(&error),
+        },
+    )
 }
 
 fn tracing_error(error: &std::io::Error) {
