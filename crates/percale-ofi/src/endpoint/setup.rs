@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use percale::Counted;
+use percale::{Counted, Counter, EndpointBuilder};
 
 use super::drivers::Drivers;
 use super::flags::Direction;
@@ -58,6 +58,22 @@ struct Bound {
     multi_minimum: Option<usize>,
     shared_receive: Option<Arc<Receives>>,
     shared_transmit: Option<Arc<Transmits>>,
+}
+
+impl Bound {
+    /// Attaches the completion queues and counters to percale's endpoint. With `direct`, the one completion queue polls the endpoint itself.
+    fn attach(&self, port: &Arc<Port>, direct: bool) {
+        for reports in [&self.transmit, &self.receive].into_iter().flatten() {
+            if direct {
+                reports.queue.attach(port);
+                break;
+            }
+            reports.queue.reported_to(port);
+        }
+        for (_, counter) in &self.counters {
+            counter.attach(port);
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -271,29 +287,7 @@ impl Setup {
         }
         // SAFETY: promised by the caller.
         if let Some(queue) = unsafe { Queue::of_class(other) } {
-            if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
-                log::warning!(
-                    FI_LOG_EP_CTRL,
-                    "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}"
-                );
-                return Err(FI_EBADFLAGS);
-            }
-            self.half().allows(flags & (FI_SEND | FI_RECV))?;
-            self.is_here(queue.shared().domain())?;
-            let (transmits, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
-            if transmits && bound.transmit.is_some() || receives && bound.receive.is_some() {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
-                return Err(libc::EINVAL);
-            }
-            let reports =
-                Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
-            if transmits {
-                bound.transmit = Some(reports.clone());
-            }
-            if receives {
-                bound.receive = Some(reports);
-            }
-            return Ok(());
+            return self.bind_queue(&mut bound, queue, flags);
         }
         // SAFETY: promised by the caller.
         if let Some(vector) = unsafe { Vector::of_class(other) } {
@@ -302,24 +296,7 @@ impl Setup {
         }
         // SAFETY: promised by the caller.
         if let Some(counter) = unsafe { Count::of_class(other) } {
-            if flags & !COUNTED != 0 || flags == 0 {
-                log::warning!(
-                    FI_LOG_EP_CTRL,
-                    "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
-                );
-                return Err(FI_EBADFLAGS);
-            }
-            self.half().allows(flags)?;
-            self.is_here(counter.shared().domain())?;
-            if bound.counters.iter().any(|(others, _)| others & flags != 0) {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a counter for some of {flags:#x}");
-                return Err(libc::EINVAL);
-            }
-            if let Some(port) = self.port() {
-                self.count_late(port, flags, counter.shared())?;
-            }
-            bound.counters.push((flags, Arc::clone(counter.shared())));
-            return Ok(());
+            return self.bind_counter(&mut bound, counter, flags);
         }
         // SAFETY: promised by the caller.
         if let Some(events) = unsafe { Events::of_class(other) } {
@@ -345,6 +322,52 @@ impl Setup {
         Err(libc::EINVAL)
     }
 
+    fn bind_queue(&self, bound: &mut Bound, queue: &Queue, flags: u64) -> Result<(), i32> {
+        if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        self.half().allows(flags & (FI_SEND | FI_RECV))?;
+        self.is_here(queue.shared().domain())?;
+        let (transmits, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
+        if transmits && bound.transmit.is_some() || receives && bound.receive.is_some() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
+            return Err(libc::EINVAL);
+        }
+        let reports = Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
+        if transmits {
+            bound.transmit = Some(reports.clone());
+        }
+        if receives {
+            bound.receive = Some(reports);
+        }
+        Ok(())
+    }
+
+    fn bind_counter(&self, bound: &mut Bound, counter: &Count, flags: u64) -> Result<(), i32> {
+        if flags & !COUNTED != 0 || flags == 0 {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
+            );
+            return Err(FI_EBADFLAGS);
+        }
+        self.half().allows(flags)?;
+        self.is_here(counter.shared().domain())?;
+        if bound.counters.iter().any(|(others, _)| others & flags != 0) {
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a counter for some of {flags:#x}");
+            return Err(libc::EINVAL);
+        }
+        if let Some(port) = self.port() {
+            self.count_late(port, flags, counter.shared())?;
+        }
+        bound.counters.push((flags, Arc::clone(counter.shared())));
+        Ok(())
+    }
+
     /// Rejects objects of other domains.
     fn is_here(&self, domain: &Arc<domain::Shared>) -> Result<(), i32> {
         if Arc::ptr_eq(domain, &self.domain) {
@@ -367,6 +390,23 @@ impl Setup {
         if let (None, Some(seat)) = (&bound.vector, &self.seat) {
             bound.vector = Some(seat.whole.vector()?);
         }
+        self.check_bound(&bound)?;
+        let direct = self.polls_directly(&bound);
+        let port = self.open_port(&bound, self.builder(&bound, direct))?;
+        self.domain.opened(&port)?;
+        bound.attach(&port, direct);
+        if let (FI_EP_MSG, Some(events), Some(first)) = (self.kind, &bound.events, objects.first()) {
+            events.name_endpoint(port.id(), first);
+        }
+        let id = port.id();
+        self.port.get_or_init(|| port);
+        drop((bound, objects));
+        let later = std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner));
+        later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
+    }
+
+    /// Checks that the objects that the endpoint needs are bound.
+    fn check_bound(&self, bound: &Bound) -> Result<(), i32> {
         if self.kind == FI_EP_RDM && bound.vector.is_none() {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: a reliable-datagram endpoint needs an address vector; bind one");
             return Err(FI_ENOAV);
@@ -383,13 +423,31 @@ impl Setup {
             );
             return Err(FI_ENOCQ);
         }
-        let direct = match (&bound.transmit, &bound.receive) {
+        if self.kind == FI_EP_MSG && bound.events.is_none() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: a connected endpoint needs an event queue; bind one");
+            return Err(FI_ENOEQ);
+        }
+        Ok(())
+    }
+
+    /// Whether the completion queue polls percale's endpoint itself, without a queue of percale's between them.
+    fn polls_directly(&self, bound: &Bound) -> bool {
+        match (&bound.transmit, &bound.receive) {
             (Some(transmit), Some(receive)) => {
                 Arc::ptr_eq(&transmit.queue, &receive.queue) && transmit.queue.takes_directly()
             }
             (Some(only), None) | (None, Some(only)) => self.half() != Half::Both && only.queue.takes_directly(),
             (None, None) => false,
-        };
+        }
+    }
+
+    /// The event queue for percale's endpoint, if it reports events.
+    fn reported_events<'b>(&self, bound: &'b Bound) -> Option<&'b Arc<events::Shared>> {
+        bound.events.as_ref().filter(|_| self.kind == FI_EP_MSG || self.groups)
+    }
+
+    /// Returns the builder of percale's endpoint, with everything that is bound. With `direct`, completions go to no queue of percale's.
+    fn builder(&self, bound: &Bound, direct: bool) -> EndpointBuilder<'_> {
         let mut builder = self.domain.percale.endpoint();
         if let Some(key) = &bound.origin.authorization {
             builder = builder.authorization_key(key.clone());
@@ -409,40 +467,28 @@ impl Setup {
             }
         }
         for (flags, counter) in &bound.counters {
-            let counted = |bit| flags & bit != 0;
-            let counter = &counter.percale;
-            builder = if counted(FI_SEND) { builder.send_counter(counter) } else { builder };
-            builder = if counted(FI_RECV) { builder.receive_counter(counter) } else { builder };
-            builder = if counted(FI_READ) { builder.read_counter(counter) } else { builder };
-            builder = if counted(FI_WRITE) { builder.write_counter(counter) } else { builder };
-            builder = if counted(FI_REMOTE_READ) { builder.remote_read_counter(counter) } else { builder };
-            builder = if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder };
+            builder = with_counter(builder, *flags, &counter.percale);
         }
-        let single = self.kind == FI_EP_MSG;
-        if single {
-            let Some(events) = &bound.events else {
-                log::warning!(FI_LOG_EP_CTRL, "fi_enable: a connected endpoint needs an event queue; bind one");
-                return Err(FI_ENOEQ);
-            };
-            builder = builder.event_queue(&events.percale);
-        } else if self.groups
-            && let Some(events) = &bound.events
-        {
+        if let Some(events) = self.reported_events(bound) {
             builder = builder.event_queue(&events.percale);
         }
         builder = builder.region_counters(self.region_events);
-        builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
+        builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM))
+    }
+
+    /// Opens percale's endpoint, with a lock if other threads than the client's may use it.
+    fn open_port(&self, bound: &Bound, builder: EndpointBuilder<'_>) -> Result<Arc<Port>, i32> {
         let source = bound.origin.source.unwrap_or_else(|| self.domain.wildcard());
         let drivers = Drivers {
             domain: &self.domain,
             queues: [&bound.transmit, &bound.receive].map(|reports| reports.as_ref().map(|reports| &reports.queue)),
             counters: &bound.counters,
-            events: single || self.groups && bound.events.is_some(),
+            events: self.reported_events(bound).is_some(),
             regions: self.region_events,
         };
         let port = if let Some(seat) = &self.seat {
             seat.open(builder, drivers.need_a_lock())?
-        } else if single {
+        } else if self.kind == FI_EP_MSG {
             builder.bind_single_shared(source.to_string()).map(Port::of_all)
         } else if drivers.need_a_lock() {
             builder.bind_shared(source.to_string()).map(Port::of_all)
@@ -450,29 +496,10 @@ impl Setup {
             // SAFETY: the client serializes what it does with the endpoint, and with all that drives it.
             builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         };
-        let port = Arc::new(port.map_err(|error| {
+        Ok(Arc::new(port.map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");
             error.errno()
-        })?);
-        self.domain.opened(&port)?;
-        for reports in [&bound.transmit, &bound.receive].into_iter().flatten() {
-            if direct {
-                reports.queue.attach(&port);
-                break;
-            }
-            reports.queue.reported_to(&port);
-        }
-        for (_, counter) in &bound.counters {
-            counter.attach(&port);
-        }
-        if let (true, Some(events), Some(first)) = (single, &bound.events, objects.first()) {
-            events.name_endpoint(port.id(), first);
-        }
-        let id = port.id();
-        self.port.get_or_init(|| port);
-        drop((bound, objects));
-        let later = std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner));
-        later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
+        })?))
     }
 
     /// Closes percale's endpoint when the last object for it is closed: its operations end, and nothing is read from it
@@ -495,6 +522,17 @@ impl Setup {
         // Threads that drive the endpoint may still have it: they find it closed.
         port.close();
     }
+}
+
+/// Adds a counter for the kinds of operations in `flags`.
+fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Arc<Counter>) -> EndpointBuilder<'d> {
+    let counted = |bit| flags & bit != 0;
+    builder = if counted(FI_SEND) { builder.send_counter(counter) } else { builder };
+    builder = if counted(FI_RECV) { builder.receive_counter(counter) } else { builder };
+    builder = if counted(FI_READ) { builder.read_counter(counter) } else { builder };
+    builder = if counted(FI_WRITE) { builder.write_counter(counter) } else { builder };
+    builder = if counted(FI_REMOTE_READ) { builder.remote_read_counter(counter) } else { builder };
+    if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder }
 }
 
 /// Binds an object of a kind of which an endpoint has at most one.

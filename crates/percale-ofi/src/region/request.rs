@@ -66,32 +66,13 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     };
     // SAFETY: the client gives `count` pieces.
     let pieces = unsafe { std::slice::from_raw_parts(first, count) };
-    let everything = matches!(pieces, [only] if only.iov_base.is_null() && only.iov_len == usize::MAX);
-    if count > IOV_LIMIT {
-        log::warning!(
-            FI_LOG_MR,
-            "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)"
-        );
-        return Err(libc::EINVAL);
-    }
-    if count > 1
-        && let Some(empty) = pieces.iter().position(|piece| piece.iov_len == 0)
-    {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: piece {empty} of {count} has no bytes; leave it out");
-        return Err(libc::EINVAL);
-    }
-    let wraps = |piece: &&libc::iovec| piece.iov_base.addr().checked_add(piece.iov_len).is_none();
-    if !everything && let Some(piece) = pieces.iter().find(wraps) {
-        let (address, len) = (piece.iov_base.addr(), piece.iov_len);
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} end beyond the last address");
-        return Err(libc::EINVAL);
-    }
+    check_pieces(pieces)?;
     let access = field!(access);
     if access & !RIGHTS != 0 {
         log::warning!(FI_LOG_MR, "fi_mr_regattr: access {:#x} is no right to a region", access & !RIGHTS);
         return Err(FI_EBADFLAGS);
     }
-    let memory = if everything {
+    let memory = if is_everything(pieces) {
         Pieces::Everything
     } else {
         // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
@@ -113,4 +94,36 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         collective: access & FI_COLLECTIVE != 0,
         events: flags & FI_RMA_EVENT != 0,
     })
+}
+
+/// Whether the pieces name the whole address space.
+fn is_everything(pieces: &[libc::iovec]) -> bool {
+    matches!(pieces, [only] if only.iov_base.is_null() && only.iov_len == usize::MAX)
+}
+
+/// Rejects pieces that a region cannot have: too many, empty ones among several, and those that end beyond the last address.
+fn check_pieces(pieces: &[libc::iovec]) -> Result<(), i32> {
+    let count = pieces.len();
+    if count > IOV_LIMIT {
+        log::warning!(
+            FI_LOG_MR,
+            "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)"
+        );
+        return Err(libc::EINVAL);
+    }
+    if count > 1
+        && let Some(empty) = pieces.iter().position(|piece| piece.iov_len == 0)
+    {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: piece {empty} of {count} has no bytes; leave it out");
+        return Err(libc::EINVAL);
+    }
+    let wraps = |piece: &&libc::iovec| piece.iov_base.addr().checked_add(piece.iov_len).is_none();
+    if !is_everything(pieces)
+        && let Some(piece) = pieces.iter().find(wraps)
+    {
+        let (address, len) = (piece.iov_base.addr(), piece.iov_len);
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} end beyond the last address");
+        return Err(libc::EINVAL);
+    }
+    Ok(())
 }
