@@ -12,6 +12,8 @@
 //! 3. A slot is an alias of another only while the connection of that other slot lasts, and only after the peer proved at both addresses
 //!    that it is the same.
 
+mod aliases;
+
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -309,17 +311,6 @@ impl Peers {
         self.fresh(Peer { named: false, ..Peer::new(advertised) })
     }
 
-    /// Returns the slot for the connection of a peer that just answered at this address.
-    pub(crate) fn met_slot(&mut self, at: At) -> Connection {
-        let slot = self.slot(at);
-        if let State::Alias(_) = self.list[slot as usize].state {
-            // The address belongs to another peer by now.
-            self.list[slot as usize].state = State::Idle;
-            self.removals = NEVER;
-        }
-        slot
-    }
-
     fn fresh(&mut self, peer: Peer) -> Connection {
         match self.free.pop() {
             Some(slot) => {
@@ -364,78 +355,10 @@ impl Peers {
         self.vector.as_ref().map_or(Ok(()), |vector| vector.insert(address).map(drop))
     }
 
-    /// Returns the slot of a socket address, following aliases.
-    pub(crate) fn real_slot(&mut self, at: At) -> Connection {
-        let mut slot = self.slot(at);
-        while let State::Alias(other) = self.list[slot as usize].state {
-            slot = other;
-        }
-        slot
-    }
-
     /// Returns the slot of the connection with this serial number of the service thread.
     pub(crate) fn with_serial(&self, serial: u64) -> Option<Connection> {
         let found = |peer: &Peer| peer.state == State::Up && peer.serial == serial;
         self.list.iter().position(found).map(|slot| slot as Connection)
-    }
-
-    /// Declares that `slot` is the same peer as `real` while the connection of `real` lasts. What waited in `slot` moves to `real`. If
-    /// `real` has no address it takes that of `slot` permanently.
-    pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
-        if slot == real {
-            return;
-        }
-        let (address, context) = self.list[slot as usize].at();
-        let moved = std::mem::take(&mut self.list[slot as usize].pending);
-        self.list[slot as usize].state = State::Alias(real);
-        if self.list[slot as usize].named && !self.list[real as usize].named {
-            self.by_socket.forget(slot, &self.list);
-            self.list[slot as usize].named = false;
-            let peer = &mut self.list[real as usize];
-            (peer.address, peer.context, peer.named, peer.source_changes) = (address, context, true, NEVER);
-            self.by_socket.insert(real, &self.list);
-        }
-        self.list[real as usize].aliased = true;
-        for waiting in moved {
-            match waiting.work {
-                Work::Collective(_) => self.queue_for_group(real, waiting),
-                _ => self.list[real as usize].pending.push_back(waiting),
-            }
-        }
-        self.known.rename(slot, real);
-        let (peer, last) = self.last.get();
-        self.last.set((peer, if last == slot { real } else { last }));
-    }
-
-    /// Ends all aliases of `real` after its connection has ended: each is a peer of its own again.
-    fn end_aliases(&mut self, real: Connection) {
-        if !std::mem::take(&mut self.list[real as usize].aliased) {
-            return;
-        }
-        for slot in 0..self.list.len() {
-            let peer = &mut self.list[slot];
-            if peer.state == State::Alias(real) {
-                // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
-                (peer.state, peer.lost) = (State::Idle, true);
-                self.part(slot as Connection);
-            }
-        }
-        self.removals = NEVER; // Their vector addresses still lead to `real`.
-    }
-
-    /// Returns the other slots at which directed receives were directed at this one: its aliases, and the contexts of which it is the sending half.
-    pub(super) fn other_slots(&self, slot: Connection) -> Vec<Connection> {
-        let leads_here = |peer: &Peer| peer.state == State::Alias(slot) || peer.sender == Some(slot);
-        self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()
-    }
-
-    /// Forgets the sending half in this slot, which has no connection any more.
-    pub(super) fn forget_sender(&mut self, slot: Connection) {
-        for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {
-            peer.sender = None;
-            // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
-            peer.lost |= peer.state == State::Idle;
-        }
     }
 
     /// Records the address that a peer advertises. Returns whether it differs both from the address at which the peer was called and from

@@ -1,0 +1,87 @@
+//! Slots whose peer has its connection in another slot: aliases, which are met at another address, and the contexts of which
+//! another slot is the sending half.
+
+use super::{At, NEVER, Peer, Peers, State};
+use crate::endpoint::engine::types::Work;
+use crate::transport::Connection;
+
+impl Peers {
+    /// Returns the slot for the connection of a peer that just answered at this address.
+    pub(crate) fn met_slot(&mut self, at: At) -> Connection {
+        let slot = self.slot(at);
+        if let State::Alias(_) = self.list[slot as usize].state {
+            // The address belongs to another peer by now.
+            self.list[slot as usize].state = State::Idle;
+            self.removals = NEVER;
+        }
+        slot
+    }
+
+    /// Returns the slot of a socket address, following aliases.
+    pub(crate) fn real_slot(&mut self, at: At) -> Connection {
+        let mut slot = self.slot(at);
+        while let State::Alias(other) = self.list[slot as usize].state {
+            slot = other;
+        }
+        slot
+    }
+
+    /// Declares that `slot` is the same peer as `real` while the connection of `real` lasts. What waited in `slot` moves to `real`. If
+    /// `real` has no address it takes that of `slot` permanently.
+    pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
+        if slot == real {
+            return;
+        }
+        let (address, context) = self.list[slot as usize].at();
+        let moved = std::mem::take(&mut self.list[slot as usize].pending);
+        self.list[slot as usize].state = State::Alias(real);
+        if self.list[slot as usize].named && !self.list[real as usize].named {
+            self.by_socket.forget(slot, &self.list);
+            self.list[slot as usize].named = false;
+            let peer = &mut self.list[real as usize];
+            (peer.address, peer.context, peer.named, peer.source_changes) = (address, context, true, NEVER);
+            self.by_socket.insert(real, &self.list);
+        }
+        self.list[real as usize].aliased = true;
+        for waiting in moved {
+            match waiting.work {
+                Work::Collective(_) => self.queue_for_group(real, waiting),
+                _ => self.list[real as usize].pending.push_back(waiting),
+            }
+        }
+        self.known.rename(slot, real);
+        let (peer, last) = self.last.get();
+        self.last.set((peer, if last == slot { real } else { last }));
+    }
+
+    /// Ends all aliases of `real` after its connection has ended: each is a peer of its own again.
+    pub(super) fn end_aliases(&mut self, real: Connection) {
+        if !std::mem::take(&mut self.list[real as usize].aliased) {
+            return;
+        }
+        for slot in 0..self.list.len() {
+            let peer = &mut self.list[slot];
+            if peer.state == State::Alias(real) {
+                // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
+                (peer.state, peer.lost) = (State::Idle, true);
+                self.part(slot as Connection);
+            }
+        }
+        self.removals = NEVER; // Their vector addresses still lead to `real`.
+    }
+
+    /// Returns the other slots at which directed receives were directed at this one: its aliases, and the contexts of which it is the sending half.
+    pub(in crate::endpoint::engine) fn other_slots(&self, slot: Connection) -> Vec<Connection> {
+        let leads_here = |peer: &Peer| peer.state == State::Alias(slot) || peer.sender == Some(slot);
+        self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()
+    }
+
+    /// Forgets the sending half in this slot, which has no connection any more.
+    pub(in crate::endpoint::engine) fn forget_sender(&mut self, slot: Connection) {
+        for peer in self.list.iter_mut().filter(|peer| peer.sender == Some(slot)) {
+            peer.sender = None;
+            // A receive directed at a lost peer first makes a connection, to find out whether the peer is there.
+            peer.lost |= peer.state == State::Idle;
+        }
+    }
+}
