@@ -1,0 +1,189 @@
+//! The membership of an endpoint in a pool: what an engine asks of the shared receive context, and reports to it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::notes::{Note, Notes, Promise};
+use super::{Announced, At, Kind, Member, Pool, Sender, Waiting};
+use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
+use crate::table::Id;
+
+/// The membership of an endpoint in a pool.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: Id<Member>,
+    pub(super) notes: Arc<Notes>,
+}
+
+impl Membership {
+    /// The receive for a message that has arrived.
+    pub(crate) fn meet(&self, sender: Sender, tagged: bool, tag: u64, len: u64) -> Option<Waiting> {
+        let mut state = self.pool.lock()?;
+        let source = state.source_of(self.id, sender);
+        state.meet(tagged, Envelope { tag, source }, len)
+    }
+
+    /// Like [`meet`](Self::meet), but for a message that the member keeps: if there is no receive, it is announced.
+    pub(crate) fn announce(&self, sender: Sender, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
+        let mut state = self.pool.lock()?;
+        let envelope = Envelope { tag, source: state.source_of(self.id, sender) };
+        let receive = state.meet(tagged, envelope, len);
+        if receive.is_none() {
+            state.tables[usize::from(tagged)].hold(envelope, Announced { member: self.id, held, len });
+        }
+        receive
+    }
+
+    /// Reserves a kept message for the member's own receives: from now on no shared receive is given it. Returns false if one was
+    /// given it before, or it was not announced.
+    pub(crate) fn withdraw(&self, tagged: bool, held: Held) -> bool {
+        let Some(mut state) = self.pool.lock() else { return false };
+        let ours = |announced: &Announced| announced.member == self.id && announced.held == held;
+        // The message is mostly the oldest.
+        state.tables[usize::from(tagged)].extract_held(|_, _, announced| ours(announced)).next().is_some()
+    }
+
+    /// Withdraws the announcements of kept messages that are gone: from now on no shared receive is given one of them.
+    pub(crate) fn withdraw_all(&self, tagged: bool, is_gone: impl Fn(Held) -> bool) {
+        let Some(mut state) = self.pool.lock() else { return };
+        let gone = |announced: &Announced| announced.member == self.id && is_gone(announced.held);
+        state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
+    }
+
+    /// Looks for another message for a receive after its message is gone. The receive is returned, to end in error, if a younger one was
+    /// given a message since it was posted: a message found now would be out of order.
+    #[must_use]
+    pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) -> Option<Waiting> {
+        let mut state = self.pool.lock()?;
+        let many = match &receive.kind {
+            Kind::Many(many) => many,
+            // The handle of the receive is gone, so it takes no other message.
+            Kind::Safe(owed, _) if owed.is_abandoned() => {
+                drop(state);
+                drop(receive);
+                return None;
+            }
+            Kind::Plain | Kind::Safe(..) if state.given[usize::from(tagged)] > receive.number + 1 => {
+                return Some(receive);
+            }
+            Kind::Plain | Kind::Safe(..) => {
+                // The receive goes back to its place, before those that were posted after it.
+                let number = receive.number;
+                let younger = state.take_from(tagged, |_, other| other.number > number);
+                state.post(tagged, pattern, receive);
+                younger.into_iter().for_each(|(pattern, receive)| state.post(tagged, pattern, receive));
+                return None;
+            }
+        };
+        // The receive's part stays unused; the whole buffer is released if that was the last part.
+        let mut released = false;
+        many.end_part(|last| released = last);
+        if released {
+            state.tell_any(Note::Canceled { tagged, receive });
+        }
+        None
+    }
+
+    /// Ends the membership. The member's messages are withdrawn, except those that were given a receive before.
+    pub(crate) fn leave(&self) -> Vec<Promise> {
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
+        if state.members.remove(self.id).is_none() {
+            return Vec::new();
+        }
+        state.nameless.retain(|(member, _), _| *member != self.id);
+        state.leave(self.id);
+        for table in &mut state.tables {
+            table.extract_held(|_, _, message| message.member == self.id).for_each(drop);
+        }
+        let mut promises = Vec::new();
+        for note in self.notes.take() {
+            match note {
+                Note::Fill(promise) => promises.push(promise),
+                Note::LookFor(_) | Note::LookAt(_) => {}
+                end @ (Note::Canceled { .. } | Note::Over(_)) => state.tell_any(end),
+            }
+        }
+        promises
+    }
+
+    /// Notes that there is a connection to this peer.
+    pub(crate) fn connected(&self, peer: Sender) {
+        if let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) {
+            state.connected(self.id, at, peer.incarnation);
+        }
+    }
+
+    /// Notes that a connected peer was met at one more address.
+    pub(crate) fn met(&self, peer: Sender, at: At) {
+        if let Some(mut state) = self.pool.lock() {
+            state.alias(at, peer.incarnation);
+        }
+    }
+
+    /// Notes that a connected peer without an address was met at one: its messages come from there.
+    pub(crate) fn named(&self, peer: Sender) {
+        let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) else { return };
+        let before = state.nameless.remove(&(self.id, peer.slot));
+        state.connected(self.id, at, peer.incarnation);
+        let (Some(before), source) = (before, state.source_of(self.id, peer)) else { return };
+        for table in &mut state.tables {
+            let held: Vec<_> = table.extract_held(|envelope, _, _| envelope.source == before).collect();
+            held.into_iter().for_each(|(envelope, message)| _ = table.hold(Envelope { source, ..envelope }, message));
+        }
+        state.post_again(|pattern, _| pattern.source == Source::From(source), |source| source);
+    }
+
+    /// Notes that the connection to this peer has ended. Returns the receives that only this peer could have satisfied, if no other
+    /// member is connected to it.
+    pub(crate) fn disconnected(&self, peer: Sender) -> Vec<(bool, Waiting)> {
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
+        if peer.at.is_none() {
+            state.nameless.remove(&(self.id, peer.slot));
+            return Vec::new();
+        }
+        let source = state.disconnected(self.id, peer.incarnation);
+        source.map_or_else(Vec::new, |source| state.directed(source))
+    }
+
+    /// Notes that no peer is met at this address. Returns the receives directed at it, if no other member has met a peer there.
+    pub(crate) fn not_met(&self, at: At) -> Vec<(bool, Waiting)> {
+        let Some(mut state) = self.pool.lock() else { return Vec::new() };
+        let source = state.source_at(at);
+        if state.is_up(source) { Vec::new() } else { state.directed(source) }
+    }
+
+    /// The pool that it belongs to.
+    pub(crate) const fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Whether there are notes. One relaxed load.
+    #[inline]
+    pub(crate) fn has_notes(&self) -> bool {
+        self.notes.any.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a note for later.
+    pub(crate) fn keep_note(&self, note: Note) {
+        self.notes.add(note);
+    }
+
+    /// The notes, oldest first.
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        self.notes.take()
+    }
+}
+
+impl Drop for Membership {
+    /// Normally the endpoint has left before. If it never became an endpoint, its messages go with it, and receives that it was to
+    /// fill look for others.
+    fn drop(&mut self) {
+        for Promise { tagged, receive, pattern, .. } in self.leave() {
+            let over = self.give_back(tagged, pattern, receive);
+            if let (Some(receive), Some(mut state)) = (over, self.pool.lock()) {
+                state.tell_any(Note::Canceled { tagged, receive });
+            }
+        }
+    }
+}
