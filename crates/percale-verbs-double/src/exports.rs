@@ -1,15 +1,17 @@
 //! The functions of libibverbs.
 
+mod pointers;
+mod queue_pairs;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use self::pointers::{errno, freed, given, of, set_errno, zeroed};
+use self::queue_pairs::{bind_mw, post_recv, post_send};
 use crate::abi;
-use crate::control::operation;
 use crate::descriptors::take;
-use crate::keys::Bound;
-use crate::machine::{Disobeyed, Entry, Machine, machine};
-use crate::pair::{Receive, Request, State};
+use crate::machine::{Disobeyed, Entry, machine};
 use crate::wire::queue_pair::Gid;
 
 /// A device as it is given to a program: libibverbs' structure, and its place in the list.
@@ -29,56 +31,6 @@ struct Context {
 struct Channel {
     abi: abi::CompChannel,
     number: u32,
-}
-
-/// A structure of libibverbs', all zero.
-fn zeroed<T>() -> Box<T> {
-    // SAFETY: the structures are of integers, pointers, and functions that may be missing: zero is a value of each.
-    Box::new(unsafe { std::mem::zeroed() })
-}
-
-/// Returns the result of a call that returns a pointer: null and errno if it fails.
-fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
-    match result {
-        Ok(object) => Box::into_raw(object),
-        Err(errno) => {
-            set_errno(errno);
-            null_mut()
-        }
-    }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: the call has no conditions.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: the place is this thread's.
-    unsafe { *place = errno };
-}
-
-/// The errno of a result.
-fn errno(result: Result<(), c_int>) -> c_int {
-    result.err().unwrap_or(0)
-}
-
-/// Reads an object that a program names.
-///
-/// # Safety
-/// It is alive, as the library's user promises.
-unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
-    // SAFETY: passed on.
-    unsafe { &*ptr }
-}
-
-/// Frees an object of this library, if it was destroyed.
-///
-/// # Safety
-/// It was returned by [`given`], and the user names it no more.
-unsafe fn freed<T>(ptr: *mut T, result: Result<(), c_int>) -> c_int {
-    if result.is_ok() {
-        // SAFETY: passed on.
-        drop(unsafe { Box::from_raw(ptr) });
-    }
-    errno(result)
 }
 
 /// The number of a context.
@@ -310,40 +262,6 @@ unsafe extern "C" fn dealloc_mw(window: *mut abi::Mw) -> c_int {
     unsafe { freed(window, result) }
 }
 
-/// Reads what a window is to be bound to, and over which queue pair.
-///
-/// # Safety
-/// The region is alive, unless there are no bytes.
-unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
-    let region = match info.mr.is_null() {
-        true => 0,
-        // SAFETY: passed on.
-        false => unsafe { of(info.mr) }.handle,
-    };
-    let rights = info.mw_access_flags.cast_signed();
-    (region, Bound { region: region >> 8, start: info.addr, len: info.length, rights, pair })
-}
-
-unsafe extern "C" fn bind_mw(pair: *mut abi::Qp, window: *mut abi::Mw, bind: *mut abi::MwBind) -> c_int {
-    // SAFETY: the caller's queue pair and request.
-    let (number, bind) = (unsafe { of(pair) }.qp_num, unsafe { of(bind) });
-    // SAFETY: the caller's window.
-    let (old, kind) = (unsafe { of(window) }.rkey, unsafe { of(window) }.kind);
-    if kind != abi::MW_TYPE_1 {
-        return libc::EINVAL;
-    }
-    // SAFETY: the caller's region.
-    let (region, bound) = unsafe { bound(&bind.bind_info, number) };
-    let key = old & !0xff | old.wrapping_add(1) & 0xff;
-    let request = Request { bind: Some((old, key, bound)), region, ..request(bind.wr_id, abi::WR_BIND_MW) };
-    let result = machine().post(number, request);
-    if result.is_ok() {
-        // SAFETY: the caller's window; it changes with this call.
-        unsafe { (*window).rkey = key };
-    }
-    errno(result)
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::CompChannel {
     // SAFETY: the caller's context.
@@ -468,191 +386,6 @@ unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Cq, count: c_uint) {
     let handle = unsafe { of(queue) }.handle;
     if let Some(queue) = machine().queues.get_mut(&handle) {
         queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(domain: *mut abi::Pd, attr: *mut abi::QpInitAttr) -> *mut abi::Qp {
-    // SAFETY: the caller's domain and structure.
-    let (pd, attr) = (unsafe { of(domain) }, unsafe { of(attr) });
-    // SAFETY: the caller's queues.
-    let queues = (unsafe { of(attr.send_cq) }.handle, unsafe { of(attr.recv_cq) }.handle);
-    let mut state = machine();
-    given(state.create_pair(pd.handle, queues, attr.qp_type, attr.cap).map(|number| {
-        let mut pair: Box<abi::Qp> = zeroed();
-        (pair.context, pair.pd, pair.qp_context) = (pd.context, domain, attr.qp_context);
-        (pair.send_cq, pair.recv_cq) = (attr.send_cq, attr.recv_cq);
-        (pair.handle, pair.qp_num, pair.qp_type) = (number, number, attr.qp_type);
-        if let Some(made) = state.pairs.get_mut(&number) {
-            made.ptr = (&raw const *pair).expose_provenance() as u64;
-        }
-        pair
-    }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(pair: *mut abi::Qp, attr: *mut abi::QpAttr, mask: c_int) -> c_int {
-    // SAFETY: the caller's queue pair and structure.
-    let (number, attr) = (unsafe { of(pair) }.qp_num, unsafe { of(attr) });
-    if attr.qp_state == abi::QPS_RTR {
-        let mut state = machine();
-        let context = state.pairs.get(&number).map(|pair| pair.context);
-        let mut wait = context.and_then(|context| state.device(context).delay("connect"));
-        if !crate::control::Settings::is_address(&attr.ah_attr.grh.dgid.raw) {
-            wait = wait.or(Some(Duration::from_secs(1)));
-        }
-        drop(state);
-        if let Some(wait) = wait {
-            std::thread::sleep(wait);
-        }
-    }
-    let mut state = machine();
-    let result = state.modify(number, attr, mask);
-    state.pump(number);
-    errno(result)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::Qp) -> c_int {
-    // SAFETY: the caller's queue pair.
-    let number = unsafe { of(pair) }.qp_num;
-    let result = machine().destroy_pair(number);
-    // SAFETY: it was given by `ibv_create_qp`.
-    unsafe { freed(pair, result) }
-}
-
-/// A request that names nothing yet.
-fn request(id: u64, opcode: c_int) -> Request {
-    Request {
-        id,
-        opcode,
-        parts: Vec::new(),
-        inline: None,
-        immediate: 0,
-        remote: (0, 0),
-        bind: None,
-        region: 0,
-        ready: None,
-        state: State::Waiting,
-    }
-}
-
-/// The pieces of a request.
-///
-/// # Safety
-/// There are so many.
-unsafe fn parts(list: *const abi::Sge, count: c_int) -> Vec<abi::Sge> {
-    // SAFETY: passed on.
-    (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { list.wrapping_add(at).read() }).collect()
-}
-
-unsafe extern "C" fn post_send(pair: *mut abi::Qp, first: *mut abi::SendWr, bad: *mut *mut abi::SendWr) -> c_int {
-    // SAFETY: the caller's queue pair.
-    let number = unsafe { of(pair) }.qp_num;
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: the caller's request.
-        let wr = unsafe { of(next) };
-        // SAFETY: the caller's list.
-        let parts = unsafe { parts(wr.sg_list, wr.num_sge) };
-        let mut made = Request { immediate: wr.imm_data, parts, ..request(wr.wr_id, wr.opcode) };
-        // SAFETY: both kinds begin with address and key, or with more than that: any bytes are a value.
-        let remote = unsafe { wr.wr.rdma };
-        made.remote = (remote.remote_addr, remote.rkey);
-        if wr.opcode == abi::WR_BIND_MW {
-            // SAFETY: the caller's window.
-            let old = unsafe { of(wr.bind_mw.mw) }.rkey;
-            // SAFETY: the caller's region.
-            let (region, bound) = unsafe { bound(&wr.bind_mw.bind_info, number) };
-            (made.bind, made.region) = (Some((old, wr.bind_mw.rkey, bound)), region);
-        }
-        if wr.send_flags & abi::SEND_INLINE.cast_unsigned() != 0 {
-            let mut bytes = Vec::new();
-            made.parts.iter().for_each(|part| crate::memory::read(part.addr, part.length as usize, &mut bytes));
-            made.inline = Some(bytes);
-        }
-        if let Err(errno) = machine().post(number, made) {
-            // SAFETY: the caller's pointer.
-            unsafe { bad.write(next) };
-            return errno;
-        }
-        next = wr.next;
-    }
-    0
-}
-
-unsafe extern "C" fn post_recv(pair: *mut abi::Qp, first: *mut abi::RecvWr, bad: *mut *mut abi::RecvWr) -> c_int {
-    // SAFETY: the caller's queue pair.
-    let number = unsafe { of(pair) }.qp_num;
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: the caller's request.
-        let wr = unsafe { of(next) };
-        // SAFETY: the caller's list.
-        let receive = Receive { id: wr.wr_id, parts: unsafe { parts(wr.sg_list, wr.num_sge) } };
-        if let Err(errno) = machine().post_receive(number, receive) {
-            // SAFETY: the caller's pointer.
-            unsafe { bad.write(next) };
-            return errno;
-        }
-        next = wr.next;
-    }
-    0
-}
-
-impl Machine {
-    /// Takes a request, and executes it if that is possible now.
-    fn post(&mut self, number: u32, mut request: Request) -> Result<(), c_int> {
-        let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
-        self.device(context).fails("ibv_post_send").map_or(Ok(()), Err)?;
-        let device = self.device(context);
-        let (delay, gone) = (device.delay(operation(request.opcode)), device.gone);
-        let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
-        let inline = request.inline.as_ref().map_or(0, Vec::len);
-        if request.parts.len() > pair.cap.max_send_sge as usize || inline > pair.cap.max_inline_data as usize {
-            return Err(libc::EINVAL);
-        }
-        if pair.used.0 >= pair.cap.max_send_wr {
-            return Err(libc::ENOMEM);
-        }
-        match pair.state {
-            _ if gone => return Ok(()), // Requests to a failed device never complete.
-            abi::QPS_RTS => {}
-            abi::QPS_ERR => {
-                pair.used.0 += 1;
-                self.sent(number, &request, abi::WC_WR_FLUSH_ERR, 0);
-                return Ok(());
-            }
-            _ => return Err(libc::EINVAL),
-        }
-        pair.used.0 += 1;
-        request.ready = delay.map(|delay| Instant::now() + delay);
-        pair.sends.push_back(request);
-        self.pump(number);
-        Ok(())
-    }
-
-    fn post_receive(&mut self, number: u32, receive: Receive) -> Result<(), c_int> {
-        let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
-        self.device(context).fails("ibv_post_recv").map_or(Ok(()), Err)?;
-        let gone = self.device(context).gone;
-        let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
-        if receive.parts.len() > pair.cap.max_recv_sge as usize || pair.state == abi::QPS_RESET {
-            return Err(libc::EINVAL);
-        }
-        if pair.used.1 >= pair.cap.max_recv_wr {
-            return Err(libc::ENOMEM);
-        }
-        if gone {
-            return Ok(());
-        }
-        pair.used.1 += 1;
-        if pair.state == abi::QPS_ERR {
-            self.received(number, abi::Wc { wr_id: receive.id, status: abi::WC_WR_FLUSH_ERR, ..abi::Wc::default() });
-        } else {
-            pair.receives.push_back(receive);
-        }
-        Ok(())
     }
 }
 
