@@ -4,24 +4,22 @@
 
 mod connected;
 mod life;
+mod reader;
 mod windows;
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use percale::endpoint::{EndpointBuilder, Owned, Ownership, Shared};
 use percale::{
-    Access, CompletionQueue, Domain, Endpoint, Entry, ErrorEntry, EventQueue, OpFlags, PeerAddress, Progress,
-    ReceiveWork, Region, RemoteMemory, Segment, Segments, SharedReceive,
+    Access, CompletionQueue, Domain, Endpoint, EventQueue, OpFlags, PeerAddress, Progress, ReceiveWork, Region,
+    RemoteMemory, Segment, Segments, SharedReceive,
 };
 use rustix::fs::OFlags;
 
 use self::connected::Lines;
+use self::reader::{Reader, read};
 use self::windows::Pane;
 use super::class::{POOLED, tag};
 use super::graveyard::Graveyard;
@@ -94,52 +92,6 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
     }
     ledger.say(&format!("done {}", ledger.counts.write()));
     ledger.is_good()
-}
-
-type Report = Result<Entry, ErrorEntry>;
-
-/// Takes what a queue has.
-fn read(queue: &CompletionQueue) -> Vec<Report> {
-    let mut entries = [Entry::default(); 16];
-    match queue.read(&mut entries) {
-        Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect(),
-        Err(_) => queue.read_error().into_iter().map(Err).collect(),
-    }
-}
-
-/// A thread that waits for results, and so makes progress while its worker does something else.
-#[derive(Debug)]
-struct Reader {
-    results: Receiver<Report>,
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Reader {
-    fn start(queue: &CompletionQueue) -> Self {
-        let ((tell, results), stop, queue) = (channel(), Arc::new(AtomicBool::new(false)), queue.clone());
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut entries = [Entry::default(); 16];
-            while !stopped.load(Ordering::Relaxed) {
-                let found: Vec<Report> = match queue.wait(&mut entries, Some(Duration::from_millis(5))) {
-                    Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect(),
-                    Err(_) => queue.read_error().into_iter().map(Err).collect(),
-                };
-                found.into_iter().for_each(|result| drop(tell.send(result)));
-            }
-        });
-        Self { results, stop, thread }
-    }
-
-    fn take(&self) -> Vec<Report> {
-        self.results.try_iter().collect()
-    }
-
-    fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.thread.join());
-    }
 }
 
 /// A region of this worker.
