@@ -65,87 +65,107 @@ impl Reactor {
                 }
             }
             Next::Fail(error) => {
-                if let Side::Initiator(attempt) = &mut setup.side {
-                    if matches!(error, ConnectError::Closed(_)) && attempt.closed < CLOSED_TRIES {
-                        attempt.closed += 1;
-                        self.settle(id, setup, Next::Again { pause: true });
-                        return;
-                    }
-                    // Others may give descriptors back meanwhile: those of connections being made are many.
-                    if matches!(error, ConnectError::Descriptors { .. }) && attempt.is_early() {
-                        attempt.last = Some(error);
-                        self.settle(id, setup, Next::Again { pause: true });
-                        return;
-                    }
-                    let attempt = attempt.number;
-                    drop(setup);
-                    if let Some(owner) = self.endpoints.get(&endpoint) {
-                        owner.post(Notice::Failed { attempt, error });
-                    }
-                } else {
-                    self.turned_away(&setup, error);
-                }
-            }
-            Next::Again { pause } => {
-                let Side::Initiator(attempt) = &mut setup.side else { return };
-                (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
-                (setup.wire, setup.pairing) = (None, None);
-                attempt.claimed = false;
-                if !pause {
-                    self.restart(id, setup);
+                if !self.fail(id, setup, error) {
                     return;
                 }
-                // Half of the pause is random, so that two endpoints that wait for each other do not collide again and again.
-                let chance = f64::from(random::<1>().map_or(0, |[byte]| byte)) / 512.0;
-                let now = Instant::now();
-                let until = *attempt.retry_until.get_or_insert(now + attempt.timeouts.host);
-                setup.due = (now + attempt.pause.mul_f64(0.5 + chance)).min(until).min(attempt.deadline);
-                attempt.pause = (attempt.pause * 2).min(PAUSE.1);
-                self.wake_at(setup.due, id);
-                self.setups.insert(id, setup);
-                return;
             }
+            Next::Again { pause } => return self.try_again(id, setup, pause),
             Next::Aliased(incarnation) => {
                 if let (Side::Initiator(attempt), Some(owner)) = (&setup.side, self.endpoints.get(&endpoint)) {
                     owner.post(Notice::Aliased { attempt: attempt.number, incarnation });
                 }
             }
-            Next::Tcp(why, errno) => {
-                if let Some(socket) = setup.tcp.take() {
-                    self.unregister(&socket);
-                    let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
-                    let mut text = reason("tcp", why, errno);
-                    let missing = self.endpoints.get(&endpoint).and_then(|owner| owner.opened.shm_missing.as_ref());
-                    if let (Why::ShmNotAllowed, Some(missing)) = (why, missing) {
-                        text = format!("{text}: {missing}");
-                    }
-                    self.establish(setup, Made::Tcp(socket), (0, uid), text);
-                }
-            }
-            Next::Verbs(why) => {
-                if let (Some(socket), Some(wire)) = (setup.tcp.take(), setup.wire.take()) {
-                    self.unregister(&socket);
-                    let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
-                    let text = reason("verbs", why, 0);
-                    self.establish(setup, Made::Verbs(wire, socket), (0, uid), text);
-                }
-            }
-            Next::Shm => {
-                let cma = self.endpoints.get(&endpoint).is_some_and(|owner| owner.opened.cma);
-                if let Some(meeting) = setup.meeting.take() {
-                    self.unregister(meeting.control());
-                    if let Some((parts, watched, who)) = meeting.into_parts(cma) {
-                        let text = reason("shared memory", setup.why, 0);
-                        let serial = self.establish(setup, Made::Shm(parts), (who.pid, who.uid), text);
-                        if let (Some(serial), Some(peer)) = (serial, peer) {
-                            self.watch(endpoint, serial, peer, watched);
-                        }
-                    }
-                }
-            }
+            Next::Tcp(why, errno) => self.establish_tcp(setup, why, errno),
+            Next::Verbs(why) => self.establish_verbs(setup, why),
+            Next::Shm => self.establish_shm(setup),
         }
         if let Some(peer) = peer {
             self.release(endpoint, peer);
+        }
+    }
+
+    /// Reports the failure of a set-up. Returns false if the set-up is not over, because its attempt is tried again.
+    fn fail(&mut self, id: u64, mut setup: Setup, error: ConnectError) -> bool {
+        let Side::Initiator(attempt) = &mut setup.side else {
+            self.turned_away(&setup, error);
+            return true;
+        };
+        if matches!(error, ConnectError::Closed(_)) && attempt.closed < CLOSED_TRIES {
+            attempt.closed += 1;
+            self.try_again(id, setup, true);
+            return false;
+        }
+        // Others may give descriptors back meanwhile: those of connections being made are many.
+        if matches!(error, ConnectError::Descriptors { .. }) && attempt.is_early() {
+            attempt.last = Some(error);
+            self.try_again(id, setup, true);
+            return false;
+        }
+        let (endpoint, attempt) = (setup.endpoint, attempt.number);
+        drop(setup);
+        if let Some(owner) = self.endpoints.get(&endpoint) {
+            owner.post(Notice::Failed { attempt, error });
+        }
+        true
+    }
+
+    /// Begins an initiator's attempt again, after a pause or at once.
+    fn try_again(&mut self, id: u64, mut setup: Setup, pause: bool) {
+        let Side::Initiator(attempt) = &mut setup.side else { return };
+        (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
+        (setup.wire, setup.pairing) = (None, None);
+        attempt.claimed = false;
+        if !pause {
+            self.restart(id, setup);
+            return;
+        }
+        // Half of the pause is random, so that two endpoints that wait for each other do not collide again and again.
+        let chance = f64::from(random::<1>().map_or(0, |[byte]| byte)) / 512.0;
+        let now = Instant::now();
+        let until = *attempt.retry_until.get_or_insert(now + attempt.timeouts.host);
+        setup.due = (now + attempt.pause.mul_f64(0.5 + chance)).min(until).min(attempt.deadline);
+        attempt.pause = (attempt.pause * 2).min(PAUSE.1);
+        self.wake_at(setup.due, id);
+        self.setups.insert(id, setup);
+    }
+
+    /// Establishes a connection over TCP.
+    fn establish_tcp(&mut self, mut setup: Setup, why: Why, errno: u32) {
+        if let Some(socket) = setup.tcp.take() {
+            self.unregister(&socket);
+            let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
+            let mut text = reason("tcp", why, errno);
+            let missing = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.shm_missing.as_ref());
+            if let (Why::ShmNotAllowed, Some(missing)) = (why, missing) {
+                text = format!("{text}: {missing}");
+            }
+            self.establish(setup, Made::Tcp(socket), (0, uid), text);
+        }
+    }
+
+    /// Establishes a connection over queue pairs.
+    fn establish_verbs(&mut self, mut setup: Setup, why: Why) {
+        if let (Some(socket), Some(wire)) = (setup.tcp.take(), setup.wire.take()) {
+            self.unregister(&socket);
+            let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
+            let text = reason("verbs", why, 0);
+            self.establish(setup, Made::Verbs(wire, socket), (0, uid), text);
+        }
+    }
+
+    /// Establishes a connection over shared memory, and starts to watch its peer.
+    fn establish_shm(&mut self, mut setup: Setup) {
+        let (endpoint, peer) = (setup.endpoint, setup.incarnation());
+        let cma = self.endpoints.get(&endpoint).is_some_and(|owner| owner.opened.cma);
+        if let Some(meeting) = setup.meeting.take() {
+            self.unregister(meeting.control());
+            if let Some((parts, watched, who)) = meeting.into_parts(cma) {
+                let text = reason("shared memory", setup.why, 0);
+                let serial = self.establish(setup, Made::Shm(parts), (who.pid, who.uid), text);
+                if let (Some(serial), Some(peer)) = (serial, peer) {
+                    self.watch(endpoint, serial, peer, watched);
+                }
+            }
         }
     }
 
