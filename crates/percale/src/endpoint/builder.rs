@@ -31,7 +31,9 @@ use crate::conditions::watched::Watched;
 use crate::domain::{Domain, Progress, Trust};
 use crate::endpoint::submissions::Submissions;
 use crate::table::Table;
-use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Transports};
+use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Registration, Transports};
+use crate::transport::doorbell::Doorbell;
+use crate::transport::sim::{Network, Port};
 use crate::transport::tcp::TcpOptions;
 use crate::types::PeerAddress;
 use crate::wire::hello::Incarnation;
@@ -132,6 +134,15 @@ impl Purpose {
         match self {
             Self::Single => PeerAddress(0),
             Self::Many | Self::Listener(_) => PeerAddress::UNSPECIFIED,
+        }
+    }
+
+    /// Returns the role of an endpoint that is not for any number of peers. `anywhere` is whether it is bound to a wildcard address.
+    fn role(self, anywhere: bool) -> Option<Role> {
+        match self {
+            Self::Many => None,
+            Self::Single => Some(Role::Single(Single::new(anywhere))),
+            Self::Listener(backlog) => Some(Role::Listener(Listening::new(backlog, anywhere))),
         }
     }
 }
@@ -329,31 +340,55 @@ impl<'d> EndpointBuilder<'d> {
         self.domain.inner.settings.sim.is_some()
     }
 
+    /// Opens the engine.
     fn engine(mut self, bind: SocketAddr, purpose: Purpose) -> Result<Engine, BindError> {
-        if !self.domain.inner.is_here() {
+        let domain = &self.domain.inner;
+        if !domain.is_here() {
             return Err(BindError::Forked); // No thread would make its connections here.
         }
         super::engine::aside::settle();
-        let settings = &self.domain.inner.settings;
-        let anywhere = bind.ip().is_unspecified();
-        let role = match purpose {
-            Purpose::Many => None,
-            Purpose::Single => Some(Role::Single(Single::new(anywhere))),
-            Purpose::Listener(backlog) => Some(Role::Listener(Listening::new(backlog, anywhere))),
-        };
-        let single = matches!(purpose, Purpose::Single);
-        if single {
+        let role = purpose.role(bind.ip().is_unspecified());
+        if matches!(purpose, Purpose::Single) {
             // The vector of a single endpoint holds only its peer.
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
-        let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
-        receive.detour(role.is_some() || self.shared_receive.is_some());
-        let (bedside, shm_missing) = self.domain.inner.bedside()?;
-        let doorbell = Arc::clone(&bedside.doorbell);
+        let (bedside, shm_missing) = domain.bedside()?;
+        let core = self.core(purpose, &bedside.doorbell);
+        let context = self.seat.as_ref().map_or(0, |seat| seat.index);
+        if let Some(network) = &domain.settings.sim {
+            let port = self.port(network, bind)?;
+            let (address, incarnation) = (port.address(), port.incarnation());
+            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, context, incarnation };
+            return Ok(Engine::new(start)?);
+        }
+        let naming = if role.is_some() {
+            Naming::None
+        } else {
+            let vector = core.peers.vector().cloned();
+            Naming::Of(Arc::new(move |address| vector.as_ref().is_some_and(|vector| vector.find(address).is_some())))
+        };
+        let bell = Arc::clone(bedside.doorbell.bell());
+        let mailbox = Mailbox::new(move || bell.wake());
+        let registration = self.register(bind, naming, &bedside.doorbell, shm_missing, &mailbox)?;
+        let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
+        let tcp = self.tcp_options();
+        let connector = Connector::Service { registration, mailbox, tcp, answer_only: self.answer_only };
+        Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
+    }
+
+    /// Makes the state of the endpoint that does not depend on how it connects. Takes the vector, the queues and the counters out of the
+    /// builder.
+    fn core(&mut self, purpose: Purpose, doorbell: &Doorbell) -> Core {
+        let (domain, settings) = (&self.domain.inner, &self.domain.inner.settings);
+        let (many, single) = (matches!(purpose, Purpose::Many), matches!(purpose, Purpose::Single));
+        let vector = self.vector.take();
+        let counters = std::mem::take(&mut self.counters);
+        let mut receive = Reports::new(self.receive.queue.take(), counters.receives.is_some());
+        receive.detour(!many || self.shared_receive.is_some());
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
-        let pool = shared.map(|shared| shared.pool.join(self.vector.as_ref().filter(|_| !single), doorbell.bell()));
-        let core = Core {
-            peers: Peers::new(self.vector, single),
+        let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
+        Core {
+            peers: Peers::new(vector, single),
             messages: Matching::new(),
             tagged: Matching::new(),
             claims: HashMap::new(),
@@ -368,26 +403,26 @@ impl<'d> EndpointBuilder<'d> {
             left: Vec::new(),
             endpoint: 0, // A placeholder: the engine knows the number.
             windows: Default::default(),
-            keys: Arc::clone(&self.domain.inner.keys),
+            keys: Arc::clone(&domain.keys),
             authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
-            mapped: Arc::clone(&self.domain.inner.mapped),
+            mapped: Arc::clone(&domain.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
-            pins: self.domain.inner.pins.clone(),
+            pins: domain.pins.clone(),
             vectors: Table::new(),
             multis: Table::new(),
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),
             queue: Ring::default(),
-            transmit: Reports::new(self.transmit.queue, self.counters.count_transmits()),
+            transmit: Reports::new(self.transmit.queue.take(), counters.count_transmits()),
             receive,
-            counters: self.counters,
+            counters,
             pool,
             heir: None,
             operations: Operations::default(),
-            events: self.events,
+            events: self.events.take(),
             unexpected_cap: settings.unexpected_cap,
             left_messages: VecDeque::new(),
-            gate: if role.is_some() { Gate::closed() } else { Gate::default() },
+            gate: if many { Gate::default() } else { Gate::closed() },
             reported: 0,
             submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
             due: VecDeque::new(),
@@ -396,27 +431,31 @@ impl<'d> EndpointBuilder<'d> {
             collectives: Default::default(),
             has_waited: false,
             watched: Watched::default(),
-        };
-        let context = self.seat.as_ref().map_or(0, |seat| seat.index);
-        let failed = |error| match &self.seat {
-            Some(seat) => seat.error(bind, error),
-            None => BindError::Bind { address: bind, error },
-        };
-        if let Some(network) = &settings.sim {
-            let port = match &self.seat {
-                Some(Seat { place: SharedPlace::Sim(site), index, .. }) => network.port_of(site, *index),
-                _ => network.port(bind),
-            };
-            let port = port.map_err(failed)?;
-            let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, context, incarnation };
-            return Ok(Engine::new(start)?);
         }
+    }
+
+    /// Opens the endpoint's port in a simulated network.
+    fn port(&self, network: &Network, bind: SocketAddr) -> Result<Port, BindError> {
+        let port = match &self.seat {
+            Some(Seat { place: SharedPlace::Sim(site), index, .. }) => network.port_of(site, *index),
+            _ => network.port(bind),
+        };
+        port.map_err(|error| self.failed(bind, error))
+    }
+
+    /// Registers the endpoint with the domain's service thread.
+    fn register(
+        &self,
+        bind: SocketAddr,
+        naming: Naming,
+        doorbell: &Arc<Doorbell>,
+        shm_missing: Option<Arc<str>>,
+        mailbox: &Arc<Mailbox>,
+    ) -> Result<Registration, BindError> {
+        let settings = &self.domain.inner.settings;
         let Some(service) = &self.domain.inner.service else {
             return Err(BindError::System(io::ErrorKind::NotConnected.into()));
         };
-        let bell = Arc::clone(doorbell.bell());
-        let mailbox = Mailbox::new(move || bell.wake());
         let mut transports = Transports::empty();
         transports.set(Transports::SHM, settings.shm && doorbell.descriptors().is_some());
         transports.set(Transports::TCP, settings.tcp);
@@ -429,30 +468,34 @@ impl<'d> EndpointBuilder<'d> {
             timeouts: settings.connect_timeouts,
             cma_allowed: settings.cma,
             verbs: settings.verbs.clone(),
-            bell: Some(Arc::clone(&doorbell) as _),
+            bell: Some(Arc::clone(doorbell) as _),
             shm_missing,
             context: match &self.seat {
                 Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),
                 _ => None,
             },
-            naming: if role.is_some() {
-                Naming::None
-            } else {
-                let vector = core.peers.vector().cloned();
-                Naming::Of(Arc::new(move |address| {
-                    vector.as_ref().is_some_and(|vector| vector.find(address).is_some())
-                }))
-            },
+            naming,
         };
-        let registration = service.open(options, &mailbox).map_err(failed)?;
-        let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
+        service.open(options, mailbox).map_err(|error| self.failed(bind, error))
+    }
+
+    /// Returns the options of the endpoint's TCP connections.
+    fn tcp_options(&self) -> TcpOptions {
+        let settings = &self.domain.inner.settings;
         let mut tcp = TcpOptions { timeout: settings.peer_timeout, ..TcpOptions::default() };
         if let Some(bytes) = settings.socket_buffers {
             tcp.send_buffer = Some(bytes);
             tcp.receive_buffer = Some(bytes);
         }
-        let connector = Connector::Service { registration, mailbox, tcp, answer_only: self.answer_only };
-        Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
+        tcp
+    }
+
+    /// Returns the error for an address, or a context, that cannot be opened.
+    fn failed(&self, bind: SocketAddr, error: io::Error) -> BindError {
+        match &self.seat {
+            Some(seat) => seat.error(bind, error),
+            None => BindError::Bind { address: bind, error },
+        }
     }
 }
 
