@@ -174,14 +174,7 @@ impl Pair {
                 let expected = self.model.receive_for(&envelope).map(|at| self.model.posted.remove(at).0);
                 prop_assert_eq!(self.real.arrive(envelope), expected);
             }
-            Call::ArriveAndStay(envelope) => {
-                let expected = self.model.receive_for(&envelope).map(|at| self.model.posted[at].0);
-                let handles = &self.posted;
-                let seen = self.real.arrive_with(envelope, |handle, receive| {
-                    (Keep::Stay, (*receive, handle == handles[*receive as usize]))
-                });
-                prop_assert_eq!(seen, expected.map(|number| ((number, true), None)));
-            }
+            Call::ArriveAndStay(envelope) => self.arrive_and_stay(envelope)?,
             Call::CancelWhere(modulus) => {
                 let at = self.model.posted.iter().position(|&(number, _)| picked(modulus, number));
                 let expected = at.map(|at| self.model.posted.remove(at).0);
@@ -192,14 +185,7 @@ impl Pair {
                 let expected: Vec<u32> = gone.map(|(number, _)| number).collect();
                 prop_assert_eq!(self.real.drain_posted(filter).collect::<Vec<_>>(), expected);
             }
-            Call::Redirect(from, to) => {
-                let mut expected = Vec::new();
-                for (_, pattern) in self.model.posted.iter_mut().filter(|(_, p)| p.source == Source::From(from)) {
-                    pattern.source = Source::From(to);
-                    expected.push(*pattern);
-                }
-                prop_assert_eq!(self.real.redirect(Source::From(from), Source::From(to)), expected);
-            }
+            Call::Redirect(from, to) => self.redirect(from, to)?,
             Call::Hold(envelope) => {
                 let number = self.held.len() as u32;
                 self.held.push(self.real.hold(envelope, number));
@@ -236,38 +222,64 @@ impl Pair {
                 prop_assert_eq!(self.real.held_mut(handle).copied(), expected);
                 prop_assert_eq!(self.real.take(handle), expected);
             }
-            Call::ExtractHeld(modulus, limit) => {
-                let picks = |&mut (number, _): &mut (u32, Envelope)| picked(modulus, number);
-                let mut expected = Vec::new();
-                for (claimed, list) in [(false, &mut self.model.held), (true, &mut self.model.claimed)] {
-                    let wanted = limit - expected.len();
-                    expected.extend(list.extract_if(.., picks).take(wanted).map(|(n, e)| (claimed, e, n)));
-                }
-                let mut seen_claimed = false;
-                let gone = self.real.extract_held(|_, claimed, &number| {
-                    seen_claimed = claimed;
-                    picked(modulus, number)
-                });
-                let gone: Vec<_> = gone.take(limit).collect();
-                prop_assert_eq!(&gone, &expected.iter().map(|&(_, e, n)| (e, n)).collect::<Vec<_>>());
-                if let Some(&(claimed, ..)) = expected.last().filter(|_| expected.len() == limit) {
-                    prop_assert_eq!(seen_claimed, claimed);
-                }
-            }
-            Call::DrainHeld(filter) => {
-                let mut expected = Vec::new();
-                for list in [&mut self.model.held, &mut self.model.claimed] {
-                    expected.extend(list.extract_if(.., |(_, e)| from(filter, e.source)).map(|(n, e)| (e, n)));
-                }
-                let drained = self.real.extract_held(|envelope, _, _| from(filter, envelope.source));
-                prop_assert_eq!(drained.collect::<Vec<_>>(), expected);
-            }
+            Call::ExtractHeld(modulus, limit) => self.extract_held(modulus, limit)?,
+            Call::DrainHeld(filter) => self.drain_held(filter)?,
             Call::Leave(from, names) => {
                 self.real.leave(from, &names);
                 self.model.leave(from, &names);
             }
             Call::Claim(_) | Call::Take(_) => {}
         }
+        Ok(())
+    }
+
+    fn arrive_and_stay(&mut self, envelope: Envelope) -> Result<(), TestCaseError> {
+        let expected = self.model.receive_for(&envelope).map(|at| self.model.posted[at].0);
+        let handles = &self.posted;
+        let seen = self
+            .real
+            .arrive_with(envelope, |handle, receive| (Keep::Stay, (*receive, handle == handles[*receive as usize])));
+        prop_assert_eq!(seen, expected.map(|number| ((number, true), None)));
+        Ok(())
+    }
+
+    fn redirect(&mut self, from: u64, to: u64) -> Result<(), TestCaseError> {
+        let mut expected = Vec::new();
+        for (_, pattern) in self.model.posted.iter_mut().filter(|(_, p)| p.source == Source::From(from)) {
+            pattern.source = Source::From(to);
+            expected.push(*pattern);
+        }
+        prop_assert_eq!(self.real.redirect(Source::From(from), Source::From(to)), expected);
+        Ok(())
+    }
+
+    fn extract_held(&mut self, modulus: u32, limit: usize) -> Result<(), TestCaseError> {
+        let picks = |&mut (number, _): &mut (u32, Envelope)| picked(modulus, number);
+        let mut expected = Vec::new();
+        for (claimed, list) in [(false, &mut self.model.held), (true, &mut self.model.claimed)] {
+            let wanted = limit - expected.len();
+            expected.extend(list.extract_if(.., picks).take(wanted).map(|(n, e)| (claimed, e, n)));
+        }
+        let mut seen_claimed = false;
+        let gone = self.real.extract_held(|_, claimed, &number| {
+            seen_claimed = claimed;
+            picked(modulus, number)
+        });
+        let gone: Vec<_> = gone.take(limit).collect();
+        prop_assert_eq!(&gone, &expected.iter().map(|&(_, e, n)| (e, n)).collect::<Vec<_>>());
+        if let Some(&(claimed, ..)) = expected.last().filter(|_| expected.len() == limit) {
+            prop_assert_eq!(seen_claimed, claimed);
+        }
+        Ok(())
+    }
+
+    fn drain_held(&mut self, filter: Source) -> Result<(), TestCaseError> {
+        let mut expected = Vec::new();
+        for list in [&mut self.model.held, &mut self.model.claimed] {
+            expected.extend(list.extract_if(.., |(_, e)| from(filter, e.source)).map(|(n, e)| (e, n)));
+        }
+        let drained = self.real.extract_held(|envelope, _, _| from(filter, envelope.source));
+        prop_assert_eq!(drained.collect::<Vec<_>>(), expected);
         Ok(())
     }
 
