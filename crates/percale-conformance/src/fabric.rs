@@ -37,6 +37,25 @@ pub trait Fabric: Sized {
     }
 }
 
+/// A transport of its own. A fabric without this trait is another's way to access regions, for which the tests of accesses are run
+/// again.
+pub trait Transport: Fabric {}
+
+/// Endpoints reach other endpoints, see [`Fabric::ALONE`].
+pub trait Peers: Transport {}
+
+/// An endpoint reaches only itself, see [`Fabric::ALONE`].
+pub trait Alone: Transport {}
+
+/// Descriptors, sockets, names of hosts, and threads that sleep, see [`Fabric::REAL`].
+pub trait Real: Transport {}
+
+/// Regions of peers are accessed although the peers make no progress.
+pub trait Direct: Peers + Real {}
+
+/// Devices' memory is sent, received and accessed.
+pub trait Devices: Transport {}
+
 fn pinned(kind: TransportKind, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
     let info = Info::discover().expect("discovery");
     adjust(info.domain().transport(kind)).open().unwrap_or_else(|error| panic!("a domain of {kind}: {error}"))
@@ -59,6 +78,11 @@ impl Fabric for Loopback {
     }
 }
 
+impl Transport for Loopback {}
+impl Alone for Loopback {}
+impl Real for Loopback {}
+impl Devices for Loopback {}
+
 /// Shared memory.
 #[derive(Debug)]
 pub struct Shm;
@@ -74,6 +98,12 @@ impl Fabric for Shm {
         pinned(TransportKind::Shm, adjust)
     }
 }
+
+impl Transport for Shm {}
+impl Peers for Shm {}
+impl Real for Shm {}
+impl Direct for Shm {}
+impl Devices for Shm {}
 
 /// Shared memory between processes that do not trust each other with their regions: targets execute every access.
 #[derive(Debug)]
@@ -129,6 +159,11 @@ impl Fabric for Verbs {
     }
 }
 
+impl Transport for Verbs {}
+impl Peers for Verbs {}
+impl Real for Verbs {}
+impl Direct for Verbs {}
+
 /// TCP.
 #[derive(Debug)]
 pub struct Tcp;
@@ -144,6 +179,11 @@ impl Fabric for Tcp {
         pinned(TransportKind::Tcp, adjust)
     }
 }
+
+impl Transport for Tcp {}
+impl Peers for Tcp {}
+impl Real for Tcp {}
+impl Devices for Tcp {}
 
 /// The simulated network.
 #[derive(Debug)]
@@ -174,3 +214,6 @@ impl Fabric for Sim {
         self.network.advance(1_000);
     }
 }
+
+impl Transport for Sim {}
+impl Peers for Sim {}
