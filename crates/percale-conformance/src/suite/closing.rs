@@ -14,7 +14,7 @@ use percale::{
     ReceiveWork, Segments, SendWork, SharedEndpoint,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::Memory;
 use crate::process::listens_here;
 use crate::watchdog::Watchdog;
@@ -129,7 +129,7 @@ fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
 }
 
 /// Each operation ends once, and what it reserved in its queue is free again, however many endpoints were closed before.
-pub fn operations_end_once_when_their_endpoint_closes<F: Fabric>() {
+pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     const EACH: u64 = 60;
     let _watchdog = Watchdog::new("operations end once when their endpoint closes");
     let fabric = F::new(12);
@@ -217,7 +217,7 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
 
 /// While threads drive a shared endpoint that a peer floods, it is closed: from then on nothing is written to its buffers, other handles are
 /// refused, and another endpoint takes its address.
-pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Fabric>() {
+pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
     const SLOT: usize = 512;
     const SLOTS: usize = 1 << 14;
     let _watchdog = Watchdog::new("nothing is written once a shared endpoint is closed");

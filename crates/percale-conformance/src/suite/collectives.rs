@@ -11,7 +11,7 @@ use percale::{
     PeerAddress, SharedEndpoint,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::Memory;
 use crate::mesh::{Mesh, Receive, Send};
 use crate::random::Random;
@@ -147,7 +147,7 @@ pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
 }
 
 /// Random operations of groups of random size, several at a time.
-pub fn random_collectives_do_what_a_plain_model_does<F: Fabric>() {
+pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let mesh = Mesh::<F>::new(1 + (round * 4) % 9);
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
@@ -202,7 +202,7 @@ pub fn random_collectives_do_what_a_plain_model_does<F: Fabric>() {
 }
 
 /// Every member gets the same bits, whatever the order means to floating-point numbers.
-pub fn floats_come_to_the_same_bits_everywhere<F: Fabric>() {
+pub fn floats_come_to_the_same_bits_everywhere<F: Transport>() {
     let mesh = Mesh::<F>::new(7);
     let groups = group_of(&mesh, if F::ALONE { 1 } else { 7 });
     let mut random = Random::new(crate::random::seed());
@@ -219,7 +219,7 @@ pub fn floats_come_to_the_same_bits_everywhere<F: Fabric>() {
 }
 
 /// A receive for anything takes nothing of a group's, and groups of the same members do not mix.
-pub fn groups_keep_to_themselves<F: Fabric>() {
+pub fn groups_keep_to_themselves<F: Transport>() {
     let mesh = Mesh::<F>::new(3);
     let receives: Vec<_> = (0..3)
         .flat_map(|number| {
@@ -254,7 +254,7 @@ pub fn groups_keep_to_themselves<F: Fabric>() {
 }
 
 /// What makes no sense is refused, and the buffer comes back.
-pub fn what_is_no_collective_is_refused<F: Fabric>() {
+pub fn what_is_no_collective_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
     let none: AddressSet = AddressSet::new();
@@ -284,7 +284,7 @@ const fn libc_einval() -> i32 {
 }
 
 /// A member that posts another operation is detected, and the group is broken for all.
-pub fn members_that_disagree_are_told<F: Fabric>() {
+pub fn members_that_disagree_are_told<F: Peers>() {
     let mesh = Mesh::<F>::new(4);
     let groups = group_of(&mesh, 4);
     let sums = groups.iter().enumerate().map(|(rank, group)| {
@@ -308,7 +308,7 @@ pub fn members_that_disagree_are_told<F: Fabric>() {
 
 /// Fences are for operations to a peer, which those of groups are not: a fenced message does not wait for what other members have yet to
 /// post, and groups do not wait for a fenced message.
-pub fn fences_and_groups_do_not_wait_for_each_other<F: Fabric>() {
+pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let groups = group_of(&mesh, 2);
     let target = Memory::blank(8);
@@ -337,7 +337,7 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Fabric>() {
 }
 
 /// A member closes in the middle: the operations of all other members end in an error, and no join with it succeeds any more.
-pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Fabric>() {
+pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for length in [8, F::BULK] {
             for leaver in [0, members - 1] {
@@ -420,7 +420,7 @@ impl Alive {
 }
 
 /// Deferred work: counters start collectives and count their ends, without any call in between.
-pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Fabric>() {
+pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");
     let groups = alive.join();

@@ -2,12 +2,12 @@
 
 use percale::{Access, CompletionFlags, CompletionQueue, Counter, Entry, ErrorCode, OpFlags, PostError};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// Every field of an entry, on both sides.
-pub fn cmp_001_entries_say_what_happened<F: Fabric>() {
+pub fn cmp_001_entries_say_what_happened<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000] {
         let received = mesh.receive(1, Receive::into(Memory::blank(len + 1)).tag(0xf0, 0xf));
@@ -29,7 +29,7 @@ pub fn cmp_001_entries_say_what_happened<F: Fabric>() {
 }
 
 /// Without COMPLETION success is silent; failure never is.
-pub fn cmp_002_success_is_reported_only_where_asked_for<F: Fabric>() {
+pub fn cmp_002_success_is_reported_only_where_asked_for<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -52,7 +52,7 @@ pub fn cmp_002_success_is_reported_only_where_asked_for<F: Fabric>() {
 }
 
 /// After its completion the source may be overwritten, and the sender need not be driven.
-pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F: Fabric>() {
+pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048] {
         for flags in [OpFlags::empty(), OpFlags::TRANSMIT_COMPLETE] {
@@ -112,7 +112,7 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
 }
 
 /// Messages and writes without a completion, in a row, from a sender that makes no further call: nothing requires one.
-pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Fabric>() {
+pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
@@ -145,7 +145,7 @@ pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Fabric>() {
 }
 
 /// No completion before there is a receive; then the bytes are there.
-pub fn cmp_005_delivered_means_in_the_buffer<F: Fabric>() {
+pub fn cmp_005_delivered_means_in_the_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048, 9000, F::BULK] {
         let target = Memory::blank(len);
@@ -164,7 +164,7 @@ pub fn cmp_005_delivered_means_in_the_buffer<F: Fabric>() {
 }
 
 /// No completion before there is a receive; a peek is none.
-pub fn cmp_006_match_complete_waits_for_the_receive<F: Fabric>() {
+pub fn cmp_006_match_complete_waits_for_the_receive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(1).with(OpFlags::MATCH_COMPLETE));
@@ -182,7 +182,7 @@ pub fn cmp_006_match_complete_waits_for_the_receive<F: Fabric>() {
 }
 
 /// An error stops the reading where it happened, until it is taken.
-pub fn cmp_007_errors_keep_their_place<F: Fabric>() {
+pub fn cmp_007_errors_keep_their_place<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rooms = [8, 8, 4, 8, 2, 0, 8];
     let contexts = rooms.map(|room| mesh.receive(1, Receive::into(Memory::blank(room))));
@@ -213,7 +213,7 @@ pub fn cmp_007_errors_keep_their_place<F: Fabric>() {
 }
 
 /// As many as are asked for, oldest first, each once.
-pub fn cmp_008_entries_are_read_in_batches<F: Fabric>() {
+pub fn cmp_008_entries_are_read_in_batches<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let contexts: Vec<u64> = (0..10).map(|_| mesh.receive(1, Receive::into(Memory::blank(8)))).collect();
     for _ in 0..10 {
@@ -234,7 +234,7 @@ pub fn cmp_008_entries_are_read_in_batches<F: Fabric>() {
 }
 
 /// A reader of one result at a time gets the results of every peer, even while one peer always has some. Each message has its own data.
-pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Fabric>() {
+pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Peers>() {
     const FEW: u64 = 5;
     let mesh = Mesh::<F>::connected(3);
     let post = |tag| mesh.receive(0, Receive::into(Memory::blank(8)).tag(tag, 0));
@@ -266,7 +266,7 @@ pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Fabric>() {
 }
 
 /// Posting is refused before a result could be lost, and taken again after a read.
-pub fn cmp_009_a_queue_never_overruns<F: Fabric>() {
+pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
     let queues = [CompletionQueue::new(1, 4), CompletionQueue::new(1, 4)];
     let mesh = Mesh::<F>::with(
         2,
@@ -300,7 +300,7 @@ pub fn cmp_009_a_queue_never_overruns<F: Fabric>() {
 }
 
 /// Results that reserve nothing make the endpoint stop taking messages until there is room.
-pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Fabric>() {
+pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Transport>() {
     const COUNT: usize = 500;
     let queue = CompletionQueue::new(1, 8);
     let mesh = Mesh::<F>::with(
@@ -336,7 +336,7 @@ pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Fabric>() {
 }
 
 /// One for each success, and one in the error value for each failure.
-pub fn cmp_011_counters_count_each_side<F: Fabric>() {
+pub fn cmp_011_counters_count_each_side<F: Transport>() {
     let (sends, receives) = (std::sync::Arc::new(Counter::new()), std::sync::Arc::new(Counter::new()));
     let mesh =
         Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_counter(&sends).receive_counter(&receives));
@@ -360,7 +360,7 @@ pub fn cmp_011_counters_count_each_side<F: Fabric>() {
 }
 
 /// One queue for both directions of all endpoints.
-pub fn shared_queues_take_the_results_of_both_sides<F: Fabric>() {
+pub fn shared_queues_take_the_results_of_both_sides<F: Transport>() {
     let queue = CompletionQueue::default();
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_queue(&queue).receive_queue(&queue));
     let target = Memory::blank(20_000);

@@ -9,7 +9,7 @@ use percale::{
     EventQueue, OpFlags, PeerAddress, PostError, ReceiveWork, SendWork,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Alone, Fabric, Peers};
 use crate::memory::{Memory, content, same};
 use crate::net::{End, Net};
 
@@ -29,7 +29,7 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
 }
 
 /// Request and answer carry data; then everything works as between any endpoints.
-pub fn con_013_a_connection_is_made_and_used<F: Fabric>() {
+pub fn con_013_a_connection_is_made_and_used<F: Peers>() {
     let net = Net::<F>::new("a connection is made and used");
     for len in [0, 1, DATA_LIMIT] {
         let client = net.call(&content(1, len));
@@ -107,7 +107,7 @@ fn refuses_sends(end: &End) {
 }
 
 /// Through the raw API: receives can be posted before there is a connection, sends cannot; the same holds when it is over.
-pub fn con_014_sends_wait_for_the_connection<F: Fabric>() {
+pub fn con_014_sends_wait_for_the_connection<F: Peers>() {
     let net = Net::<F>::new("sends wait for the connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let target = Memory::blank(100);
@@ -179,7 +179,7 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
 }
 
 /// Requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
-pub fn con_015_requests_are_rejected<F: Fabric>() {
+pub fn con_015_requests_are_rejected<F: Peers>() {
     let net = Net::<F>::new("requests are rejected");
     for len in [0, 1, DATA_LIMIT] {
         let client = net.call(b"please");
@@ -215,7 +215,7 @@ pub fn con_015_requests_are_rejected<F: Fabric>() {
 }
 
 /// A request for which the event queue has no room is rejected like a dropped one.
-pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Fabric>() {
+pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Peers>() {
     let mut net = Net::<F>::new("requests that nobody can read are rejected");
     let events = EventQueue::new(1);
     net.listener = Some(net.domain.listener().events(&events).bind(net.fabric.address()).expect("a listener"));
@@ -234,7 +234,7 @@ pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Fabric>() {
 }
 
 /// The address has no endpoint, or an endpoint that is no listener, or a listener that closes before it answers.
-pub fn con_016_who_gets_no_answer_is_told<F: Fabric>() {
+pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
     let mut net = Net::<F>::new("who gets no answer is told");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let address = nobody.endpoint.address().to_string();
@@ -272,7 +272,7 @@ pub fn con_016_who_gets_no_answer_is_told<F: Fabric>() {
 }
 
 /// A request without an answer ends in bounded time, on either side.
-pub fn con_016_answers_are_waited_for_in_bounded_time<F: Fabric>() {
+pub fn con_016_answers_are_waited_for_in_bounded_time<F: Peers>() {
     let net = Net::<F>::new("answers are waited for");
     let client = net
         .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
@@ -295,7 +295,7 @@ pub fn con_016_answers_are_waited_for_in_bounded_time<F: Fabric>() {
 }
 
 /// A connection is between two: messages of others do not get in, neither before nor after.
-pub fn con_018_strangers_are_turned_away<F: Fabric>() {
+pub fn con_018_strangers_are_turned_away<F: Peers>() {
     let net = Net::<F>::new("strangers are turned away");
     let vector = net.domain.address_vector().build().expect("a vector");
     let stranger =
@@ -330,7 +330,7 @@ pub fn con_018_strangers_are_turned_away<F: Fabric>() {
 }
 
 /// The other side gets one event, after everything that was sent; outstanding operations end.
-pub fn con_019_the_end_comes_after_all_messages<F: Fabric>() {
+pub fn con_019_the_end_comes_after_all_messages<F: Peers>() {
     let net = Net::<F>::new("the end comes after all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
         let (client, server) = net.pair();
@@ -366,7 +366,7 @@ pub fn con_019_the_end_comes_after_all_messages<F: Fabric>() {
 }
 
 /// Messages that came before the end can be received after it.
-pub fn con_019_messages_are_kept_beyond_the_end<F: Fabric>() {
+pub fn con_019_messages_are_kept_beyond_the_end<F: Peers>() {
     let net = Net::<F>::new("messages are kept beyond the end");
     let (client, server) = net.pair();
     for number in 0..5 {
@@ -382,7 +382,7 @@ pub fn con_019_messages_are_kept_beyond_the_end<F: Fabric>() {
 }
 
 /// Many at once, each with its own data, on one listener; then each connection is used.
-pub fn con_020_a_hundred_connect_at_once<F: Fabric>() {
+pub fn con_020_a_hundred_connect_at_once<F: Peers>() {
     const COUNT: usize = 100;
     let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
     let clients: Vec<_> = (0..COUNT).map(|number| net.call(&number.to_le_bytes())).collect();
@@ -407,7 +407,7 @@ pub fn con_020_a_hundred_connect_at_once<F: Fabric>() {
 }
 
 /// Without a transport to other endpoints there is no connection, and the error reports this.
-pub fn con_016_no_transport_no_connection<F: Fabric>() {
+pub fn con_016_no_transport_no_connection<F: Alone>() {
     let net = Net::<F>::new("no transport, no connection");
     let client = net.call(b"");
     let (error, reason, _) = refused(&net, &client);
@@ -418,7 +418,7 @@ pub fn con_016_no_transport_no_connection<F: Fabric>() {
 }
 
 /// For a connected endpoint the pair of a type 2 window is its connection.
-pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Fabric>() {
+pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Peers>() {
     use percale::{Bind, WindowAccess, WindowType};
     let net = Net::<F>::new("windows of connected endpoints");
     let region = net.domain.register(content(1, 100), Access::empty()).expect("a region");

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use percale::{AddressSet, ErrorCode, Event, EventQueue, OpFlags, PeerAddress};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::{Random, seed};
 
 /// Nothing is connected before something is sent.
-pub fn con_001_connections_are_made_by_the_first_operation<F: Fabric>() {
+pub fn con_001_connections_are_made_by_the_first_operation<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for number in 0..1000_u16 {
         let unused = SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 9));
@@ -59,7 +59,7 @@ pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: u
 }
 
 /// What was outstanding fails once, and the next operation reaches the new one under the same name.
-pub fn con_004_a_restarted_endpoint_is_reached_again<F: Fabric>() {
+pub fn con_004_a_restarted_endpoint_is_reached_again<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     for round in 0..3 {
         let offered = mesh.send(0, 1, Send::of(Memory::content(1, F::BULK)));
@@ -87,7 +87,7 @@ pub fn con_004_a_restarted_endpoint_is_reached_again<F: Fabric>() {
 }
 
 /// Each operation that waited fails once; later ones fail at once, or reach the endpoint that has the address then.
-pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
+pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     let peer = mesh.peer(1);
     let mut contexts: Vec<u64> =
@@ -118,7 +118,7 @@ pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
 }
 
 /// Closing in good order: what was sent before is not lost, whatever its size and state.
-pub fn messages_sent_before_closing_arrive<F: Fabric>() {
+pub fn messages_sent_before_closing_arrive<F: Peers>() {
     for len in [8, 2048] {
         for count in [1, 40] {
             let mut mesh = Mesh::<F>::connected(2);
@@ -137,7 +137,7 @@ pub fn messages_sent_before_closing_arrive<F: Fabric>() {
 }
 
 /// Connected, down, connected again; peeking takes nothing; the application's own events fit in.
-pub fn cmp_014_events_tell_who_came_and_went<F: Fabric>() {
+pub fn cmp_014_events_tell_who_came_and_went<F: Peers>() {
     let events = EventQueue::default();
     let mut mesh = Mesh::<F>::with(
         2,
@@ -181,7 +181,7 @@ pub fn cmp_014_events_tell_who_came_and_went<F: Fabric>() {
 }
 
 /// Every address that leads to an endpoint is the endpoint itself.
-pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Fabric>() {
+pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -200,7 +200,7 @@ pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Fabric>() {
 
 /// Receives directed at a name take what comes from its endpoint, though that was not known to be the same when they were posted: at their
 /// places in the order, and also what was here before.
-pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
+pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -239,7 +239,7 @@ pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
 
 /// A member that names another one by an address that this one does not advertise joins a different list than the others. The join fails with
 /// an error that explains this, and the next join is paired with those of the others.
-pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
+pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -270,7 +270,7 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
 }
 
 /// Strangers that send anything but a hello.
-pub fn con_002_strangers_do_no_harm<F: Fabric>() {
+pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut random = Random::new(seed());
     let mut strangers = Vec::new();
@@ -314,7 +314,7 @@ pub fn con_002_strangers_do_no_harm<F: Fabric>() {
 
 /// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are fewer pairs, and the test
 /// reports that.
-pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
+pub fn con_003_many_connect_to_each_other_at_once<F: Peers + Real>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {
         crate::skipped("500 pairs", &format!("there are descriptors for {pairs} only"));
@@ -396,7 +396,7 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
 }
 
 /// Another key, or none, on either side.
-pub fn con_005_other_keys_are_turned_away<F: Fabric>() {
+pub fn con_005_other_keys_are_turned_away<F: Peers + Real>() {
     for keys in [[Some("right"), Some("wrong")], [Some("right"), None], [None, Some("right")]] {
         let (mesh, events) = keyed::<F>(keys);
         let received = mesh.receive(1, Receive::into(Memory::blank(8)));
@@ -409,7 +409,7 @@ pub fn con_005_other_keys_are_turned_away<F: Fabric>() {
 }
 
 /// The same key on both sides.
-pub fn con_006_the_same_key_is_let_in<F: Fabric>() {
+pub fn con_006_the_same_key_is_let_in<F: Peers + Real>() {
     let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -422,7 +422,7 @@ pub fn con_006_the_same_key_is_let_in<F: Fabric>() {
 }
 
 /// A concrete address, by which others reach it and which names it as a source.
-pub fn con_010_a_wildcard_advertises_one_address<F: Fabric>() {
+pub fn con_010_a_wildcard_advertises_one_address<F: Peers + Real>() {
     for bind in ["0.0.0.0:0", "[::]:0"] {
         let mut mesh = Mesh::<F>::new(2);
         let domain = mesh.fabric.domain(|domain| domain);

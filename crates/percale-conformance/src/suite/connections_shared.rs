@@ -11,7 +11,7 @@ use percale::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content, same};
 use crate::watchdog::Watchdog;
 
@@ -58,13 +58,13 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 }
 
 /// One thread on each side, which does nothing but wait for events: one queue for the listener and its connections.
-pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Fabric>() {
+pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("events are waited for by shared endpoints");
     both_sides::<F>(Progress::Manual);
 }
 
 /// Like [`con_021_events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to wait.
-pub fn con_021_automatic_progress_connects<F: Fabric>() {
+pub fn con_021_automatic_progress_connects<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress connects");
     both_sides::<F>(Progress::Automatic);
 }
@@ -117,7 +117,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
 }
 
 /// Endpoints with one owner. Each thread waits for its connection and for nothing else.
-pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Fabric>() {
+pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a thread sleeps until it is connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -146,7 +146,7 @@ pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Fabric>() {
 }
 
 /// The answer timeout expires while all threads sleep: on the queue, on a wait set, on a descriptor, or for the connection.
-pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Fabric>() {
+pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Peers + Real>() {
     let _watchdog = Watchdog::new("sleepers are told that no answer comes");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -186,7 +186,7 @@ fn sleep(descriptor: BorrowedFd<'_>) {
 }
 
 /// Eight threads call, four answer: every second call is accepted.
-pub fn con_021_many_threads_call_one_listener<F: Fabric>() {
+pub fn con_021_many_threads_call_one_listener<F: Peers + Real>() {
     const CALLERS: u64 = 8;
     const EACH: u64 = 6;
     let _watchdog = Watchdog::new("many threads call one listener");
@@ -241,7 +241,7 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 }
 
 /// Four connections report to one queue, and one of them ends: its receives fail after what the others had brought before.
-pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Fabric>() {
+pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Peers + Real>() {
     const SPARE: u64 = 9;
     let _watchdog = Watchdog::new("what other connections brought is read before the end");
     let (fabric, domain) = domain::<F>(Progress::Manual);

@@ -6,7 +6,7 @@ use percale::{
     Access, Allocation, Buffer, CompletionFlags, Counter, EndpointBuilder, ErrorCode, OpFlags, RemoteMemory, Segments,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
@@ -77,7 +77,7 @@ fn cut(memory: Memory, at: usize) -> Segments {
 }
 
 /// Messages count as sends and receives and as nothing else, peeks as nothing; failures raise the error values of their kinds.
-pub fn cmp_017_messages_are_counted_by_their_kind<F: Fabric>() {
+pub fn cmp_017_messages_are_counted_by_their_kind<F: Transport>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
     let target = Memory::blank(20_000);

@@ -11,7 +11,7 @@ use percale::{
     ErrorCode, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, RemotePieces, RmaWork, SendWork, SharedEndpoint,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content};
 use crate::watchdog::Watchdog;
 
@@ -90,7 +90,7 @@ fn receive(memory: Memory, tag: u64) -> Operation {
 }
 
 /// Nothing is written to queues or the endpoint's counters, unless it was asked for.
-pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Fabric>() {
+pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work tells its counter");
     let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, len) in [8, 5000, F::BULK].into_iter().enumerate() {
@@ -121,7 +121,7 @@ pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Fabri
 }
 
 /// Messages, tagged or not, reads, writes, the three kinds of atomic operations, and counters.
-pub fn dwq_004_every_kind_of_operation_may_wait<F: Fabric>() {
+pub fn dwq_004_every_kind_of_operation_may_wait<F: Real>() {
     let ring = Ring::new::<F>(2, "every kind of deferred work");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let region = ring.domain.register(vec![9; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
@@ -177,7 +177,7 @@ pub fn dwq_004_every_kind_of_operation_may_wait<F: Fabric>() {
 }
 
 /// Cancelled, flushed, and refused because it belongs elsewhere.
-pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Fabric>() {
+pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work is taken back");
     let [trigger, other, done] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |on: &Counter, byte: u8| ring.defer(0, ring.send(1, Memory::of(&[byte; 8]), 1), (on, 1), Some(&done));
@@ -214,7 +214,7 @@ pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Fabric>() {
 }
 
 /// What is injected is copied when the work is queued.
-pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Fabric>() {
+pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Real>() {
     let ring = Ring::new::<F>(2, "injected deferred work");
     let [trigger, done] = [Counter::new(), Counter::new()];
     let injected = |len| {
@@ -241,7 +241,7 @@ pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Fabric>(
 }
 
 /// Deferred work that fails counts as an error, and is reported to the queue whatever its flags are.
-pub fn dwq_026_failed_work_is_counted_and_reported<F: Fabric>() {
+pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that fails");
     let [trigger, done, ended] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, flags) in (1..).zip([OpFlags::empty(), OpFlags::COMPLETION]) {
@@ -261,7 +261,7 @@ pub fn dwq_026_failed_work_is_counted_and_reported<F: Fabric>() {
 }
 
 /// A failed operation counts as an error; what waits for successes that never come is no hindrance to closing.
-pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Fabric>() {
+pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
@@ -284,7 +284,7 @@ pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Fabric>() {
 }
 
 /// Each of four endpoints receives and sends on, all of it queued before the first message.
-pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Fabric>() {
+pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
     let ring = Ring::new::<F>(4, "a token goes round by itself");
     let received: [Counter; 4] = Default::default();
@@ -311,7 +311,7 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Fabric>() {
 }
 
 /// A post without a completion starts another operation; a thread that sleeps until that one's result is woken.
-pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
+pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
     let ring = Ring::new::<F>(2, "a silent send sets another off");
     let (left, right) = (ring.at(0), ring.at(1));
     for round in 0..20 {
@@ -336,7 +336,7 @@ pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
 }
 
 /// The thread that counts may hold the endpoint's last handle for a moment, with the counter's line locked.
-pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Fabric>() {
+pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Peers + Real>() {
     let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
     let counter = Counter::new();
     for round in 0..100 {

@@ -8,7 +8,7 @@ use percale::{
 };
 
 use crate::device::{DeviceMemory, device, driver};
-use crate::fabric::Fabric;
+use crate::fabric::{Devices, Fabric};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
@@ -33,7 +33,7 @@ fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
 }
 
 /// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and not.
-pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Fabric>() {
+pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for (number, len) in (1..).zip(lengths::<F>()) {
         let bytes = content(number, len);
@@ -68,7 +68,7 @@ pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Fabric>() {
 }
 
 /// Pieces of the host's and of a device's memory, in one operation.
-pub fn hmem_011_pieces_of_both_kinds<F: Fabric>() {
+pub fn hmem_011_pieces_of_both_kinds<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(7, 30_000);
     let parts = [&bytes[..9_000], &bytes[9_000..9_100], &bytes[9_100..]];
@@ -84,7 +84,7 @@ pub fn hmem_011_pieces_of_both_kinds<F: Fabric>() {
 }
 
 /// A message that is too long fills the device's memory and no more; a receive that is cancelled leaves it; what was claimed goes there.
-pub fn hmem_003_ends_of_receives_into_a_device<F: Fabric>() {
+pub fn hmem_003_ends_of_receives_into_a_device<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(3, 5_000);
     let target = DeviceMemory::blank(4_000);
@@ -122,7 +122,7 @@ pub fn hmem_003_ends_of_receives_into_a_device<F: Fabric>() {
 }
 
 /// Many messages are under way at a time, and each brings its own bytes.
-pub fn hmem_003_many_at_a_time<F: Fabric>() {
+pub fn hmem_003_many_at_a_time<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let len = |number: u64| (number as usize * 7_919) % 60_000 + 1;
     let posted: Vec<_> = (0..40)
@@ -146,7 +146,7 @@ pub fn hmem_003_many_at_a_time<F: Fabric>() {
 }
 
 /// Reads and writes of a device's region, from the host's memory and from a device's.
-pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Fabric>() {
+pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let room = 3 * F::BULK + 100;
     let memory = DeviceMemory::on_device(&content(1, room));
@@ -183,7 +183,7 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Fabric>() {
 }
 
 /// A host's region, accessed with a device's memory.
-pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Fabric>() {
+pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
     for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
@@ -200,7 +200,7 @@ pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Fabric>() {
 }
 
 /// Atomic operations: on a device's region, with operands, comparands and results of a device's.
-pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Fabric>() {
+pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
     let memory = DeviceMemory::on_device(&words(&[5, 6, 7, 8]));
@@ -254,7 +254,7 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Fabric>() {
 }
 
 /// Memory that the driver manages, and pinned memory, are sent, received and registered as its memory; and migrate meanwhile (the tests touch it).
-pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Fabric>() {
+pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for kind in [Kind::Managed, Kind::Pinned] {
         for (number, len) in (1..).zip([10, 3_000, 200_000]) {
@@ -279,7 +279,7 @@ pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Fabric>() {
 }
 
 /// Memory that is not the device's is not registered as such; nor are devices there that are not.
-pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Fabric>() {
+pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::new(1);
     let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
     let refused = |memory, of| match crate::device::register_segment(&mesh, 0, memory, Some(of), ALL) {
@@ -303,7 +303,7 @@ pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Fabric>() {
 }
 
 /// RCACHE-019: memory that is freed and allocated again, mostly at the same address, is what it is now.
-pub fn rcache_019_memory_that_came_again<F: Fabric>() {
+pub fn rcache_019_memory_that_came_again<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let (mut places, mut buffers) = (std::collections::HashSet::new(), std::collections::HashSet::new());
     for number in 0..20 {
@@ -328,7 +328,7 @@ pub fn rcache_019_memory_that_came_again<F: Fabric>() {
 }
 
 /// What waits for a counter reads a device's memory when it begins, not before; deferred work, too.
-pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Fabric>() {
+pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [40, 5_000, F::BULK] {
         let counter = Counter::new();
@@ -352,7 +352,7 @@ pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: F
 }
 
 /// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send begins; one that is never written is cancelled.
-pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Fabric>() {
+pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(0).domain;
     for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
@@ -375,7 +375,7 @@ pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Fabric>
 }
 
 /// A window on a part of a device's region.
-pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Fabric>() {
+pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = DeviceMemory::on_device(&[7; 10_000]);
     let region = region(&mesh, memory);
@@ -392,7 +392,7 @@ pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Fabric>() {
 }
 
 /// XPU-015, XPU-018, XPU-020: a program on the device sets off sends, in the order of the queue.
-pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Fabric>() {
+pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();
     let domain = &mesh.station(0).domain;

@@ -8,7 +8,7 @@ use percale::endpoint::safe::{Cause, CollectiveRequest, OperationError};
 use percale::{AtomicOp, Collective, CollectiveWork, Counter, Datatype, ErrorCode, GroupId, OpFlags, PostError};
 
 use super::collectives::{Alive, OPS, Ours, Started, TYPES, all_good, combined, elements, ends, group_of, why};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{Memory, same};
 use crate::mesh::Mesh;
 use crate::random::Random;
@@ -82,7 +82,7 @@ fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result:
 }
 
 /// Random operations of groups of random size, several at a time.
-pub fn random_exchanges_do_what_a_plain_model_does<F: Fabric>() {
+pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
         let mesh = Mesh::<F>::new(members);
@@ -166,7 +166,7 @@ fn work(group: GroupId, what: Collective, count: usize, raw: &Raw) -> Collective
 }
 
 /// With every root; what is given stays as it is.
-pub fn what_is_given_stays_and_every_root_gets_its_own<F: Fabric>() {
+pub fn what_is_given_stays_and_every_root_gets_its_own<F: Transport>() {
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
     let groups: Vec<Ours<'_>> = group_of(&mesh, members);
@@ -191,7 +191,7 @@ pub fn what_is_given_stays_and_every_root_gets_its_own<F: Fabric>() {
 }
 
 /// What makes no sense is refused, and the buffer comes back.
-pub fn what_is_no_exchange_is_refused<F: Fabric>() {
+pub fn what_is_no_exchange_is_refused<F: Transport>() {
     let members = if F::ALONE { 1 } else { 3 };
     let mesh = Mesh::<F>::new(members);
     let groups = group_of(&mesh, members);
@@ -232,7 +232,7 @@ pub fn what_is_no_exchange_is_refused<F: Fabric>() {
 }
 
 /// A member that has blocks of another length, or posts another operation, is detected, and the group is broken for all.
-pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
+pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
     for what in all(1) {
         for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
             let mesh = Mesh::<F>::new(4);
@@ -261,7 +261,7 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
 }
 
 /// A member closes in the middle: each member that needs a block of it gets an error, and none waits for ever.
-pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
+pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
     for members in [2, 3, 5] {
         for count in [1, F::BULK / 8 / members] {
             for leaver in [0, members - 1] {
@@ -293,7 +293,7 @@ pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
 }
 
 /// Deferred work: counters start exchanges and count their ends, without any call in between.
-pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Fabric>() {
+pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 10;
     let alive = Alive::new::<F>(3, "counters start exchanges");
     let groups = alive.join();

@@ -2,13 +2,13 @@
 
 use percale::{OpFlags, PostError};
 
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// Past a small cap senders have to offer and injects have to wait; everything arrives in order once receives are
 /// posted.
-pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
+pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
     const CAP: usize = 64 << 10;
     const LEN: usize = 1000;
     let mesh = Mesh::<F>::with(2, |domain| domain.unexpected_cap(CAP), |_, endpoint| endpoint);
@@ -61,7 +61,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
 }
 
 /// After a message was reported as sent, its sender need not make progress again: the message arrives, however slow the receiver is.
-pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Fabric>() {
+pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Transport>() {
     const LEN: usize = 2_000;
     let mesh = Mesh::<F>::connected(2);
     let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
@@ -96,7 +96,7 @@ pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Fabric>() 
 }
 
 /// A thousand long messages each way before either side posts a receive.
-pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Fabric>() {
+pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Transport>() {
     const COUNT: usize = 1000;
     let mesh = Mesh::<F>::new(2);
     let sources = [Memory::content(1, F::BULK), Memory::content(2, F::BULK)];
@@ -119,7 +119,7 @@ pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Fabric>() {
 }
 
 /// As above, with messages that fit in rings and sockets until those are full.
-pub fn small_messages_both_ways_before_either_receives<F: Fabric>() {
+pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
     const COUNT: u64 = 20_000;
     let mesh = Mesh::<F>::new(2);
     for number in 0..COUNT {
@@ -137,7 +137,7 @@ pub fn small_messages_both_ways_before_either_receives<F: Fabric>() {
 }
 
 /// A peer that makes no progress: at some point there is no room. What was refused was not sent.
-pub fn msg_018_posting_without_room_has_no_effect<F: Fabric>() {
+pub fn msg_018_posting_without_room_has_no_effect<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
     let mut flags = OpFlags::empty();

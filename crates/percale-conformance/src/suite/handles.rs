@@ -11,7 +11,7 @@ use percale::endpoint::safe::{
 use percale::{Access, AddressSet, Buffer, ErrorCode, PeerAddress, SharedReceiving, WindowAccess, WindowType};
 
 use super::windows::how;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive};
 
@@ -148,7 +148,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
 }
 
 /// Sends and receives, and those that were started by awaiting them.
-pub fn used_up_handles_of_messages_touch_no_other_operation<F: Fabric>() {
+pub fn used_up_handles_of_messages_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let receive = |len: usize| {
         mesh.inject(1, 0, None, &content(1, len));
@@ -173,7 +173,7 @@ pub fn used_up_handles_of_messages_touch_no_other_operation<F: Fabric>() {
 }
 
 /// Reads, writes and atomic operations.
-pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Fabric>() {
+pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = mesh.station(1).domain.register(vec![0; 4096], rights).expect("a region");
@@ -186,7 +186,7 @@ pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Fabric>() {
 }
 
 /// Binding and invalidating windows.
-pub fn used_up_handles_of_windows_touch_no_other_operation<F: Fabric>() {
+pub fn used_up_handles_of_windows_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(1).domain;
     let region = domain.register(vec![0; 4096], Access::empty()).expect("a region");
@@ -212,7 +212,7 @@ pub fn used_up_handles_of_windows_touch_no_other_operation<F: Fabric>() {
 }
 
 /// Joins and collectives.
-pub fn used_up_handles_of_groups_touch_no_other_operation<F: Fabric>() {
+pub fn used_up_handles_of_groups_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let count = if F::ALONE { 1 } else { 2 };
     let members: AddressSet = (0..count as u64).map(PeerAddress).collect();
@@ -235,7 +235,7 @@ pub fn used_up_handles_of_groups_touch_no_other_operation<F: Fabric>() {
 }
 
 /// Receives of a shared context.
-pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Fabric>() {
+pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Transport>() {
     let fabric = F::new(5);
     let domain = fabric.domain(|domain| domain);
     let (vector, shared) = (domain.address_vector().build().expect("a vector"), domain.shared_receive());
@@ -271,7 +271,7 @@ pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Fabric>() 
 }
 
 /// What was not read when a buffer for many messages is finished is in what that gives: messages and failures.
-pub fn finishing_a_buffer_for_many_messages_gives_what_was_not_read<F: Fabric>() {
+pub fn finishing_a_buffer_for_many_messages_gives_what_was_not_read<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut many = mesh.endpoint(1).recv(vec![0; 200]).many().expect("a receive");
     for number in 0..3 {

@@ -6,7 +6,7 @@ use percale::{AddressSet, AtomicOp, Datatype, PeerAddress};
 
 use super::collectives::{Ours, all_good, ends, group_of};
 use super::connections::restart_one;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Transport};
 use crate::mesh::Mesh;
 
 fn everybody(members: usize) -> AddressSet {
@@ -60,7 +60,7 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
 }
 
 /// A member that joins a list several times, one after the other or at once, is in as many groups, in the same order as the others.
-pub fn joins_of_one_list_are_paired_in_order<F: Fabric>() {
+pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     const JOINS: usize = 4;
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
@@ -85,7 +85,7 @@ pub fn joins_of_one_list_are_paired_in_order<F: Fabric>() {
 }
 
 /// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next group.
-pub fn flt_003_a_restarted_member_joins_anew<F: Fabric>() {
+pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
     for members in [2, 3, 6] {
         for restarted in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -112,7 +112,7 @@ pub fn flt_003_a_restarted_member_joins_anew<F: Fabric>() {
 }
 
 /// A member closes without having joined: those that wait for it do so no longer.
-pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Fabric>() {
+pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for closing in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -136,7 +136,7 @@ pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Fabric>() {
 }
 
 /// A member that drops its join before the group is formed ends the join for all members. The next join is not affected.
-pub fn flt_003_a_join_that_is_given_up_ends_for_all<F: Fabric>() {
+pub fn flt_003_a_join_that_is_given_up_ends_for_all<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for leaver in [0, 1, members - 1] {
             let mesh = Mesh::<F>::new(members);

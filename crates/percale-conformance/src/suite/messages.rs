@@ -2,7 +2,7 @@
 
 use percale::{CompletionFlags, ErrorCode, OpFlags, PeerAddress, PostError, Segments};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 use crate::random::{Random, seed};
@@ -20,7 +20,7 @@ fn sizes<F: Fabric>() -> Vec<usize> {
 }
 
 /// Every size, both ways, with the receive posted before and after the send.
-pub fn msg_001_messages_of_every_size_arrive<F: Fabric>() {
+pub fn msg_001_messages_of_every_size_arrive<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for (number, len) in sizes::<F>().into_iter().enumerate() {
         for (from, to, receive_first) in [(0, 1, true), (1, 0, true), (0, 1, false), (1, 0, false)] {
@@ -47,7 +47,7 @@ pub fn msg_001_messages_of_every_size_arrive<F: Fabric>() {
 }
 
 /// Memory that peers can map: from it, to it, and both.
-pub fn msg_001_messages_between_allocations_arrive<F: Fabric>() {
+pub fn msg_001_messages_between_allocations_arrive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [1, 2048, 4097, 65_536, F::BULK + 3] {
         for (from_allocation, to_allocation) in [(true, true), (true, false), (false, true)] {
@@ -76,7 +76,7 @@ pub fn msg_001_messages_between_allocations_arrive<F: Fabric>() {
 }
 
 /// Several pieces on both sides, of other lengths, some of them empty.
-pub fn msg_002_pieces_are_gathered_and_scattered<F: Fabric>() {
+pub fn msg_002_pieces_are_gathered_and_scattered<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [4, 40, 49, 600, 2048, 5000, 70_000, F::BULK + 3] {
         let (source, target) = (Memory::content(3, len), Memory::blank(len));
@@ -99,7 +99,7 @@ pub fn msg_002_pieces_are_gathered_and_scattered<F: Fabric>() {
 }
 
 /// The buffer is overwritten as soon as the call has returned; nothing is reported.
-pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Fabric>() {
+pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let buffer = Memory::blank(2048);
     let mut injected = Vec::new();
@@ -121,7 +121,7 @@ pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Fabric>() {
 }
 
 /// One byte more than may be injected.
-pub fn msg_004_too_long_an_inject_is_refused<F: Fabric>() {
+pub fn msg_004_too_long_an_inject_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(4096)));
     for _ in 0..2 {
@@ -137,7 +137,7 @@ pub fn msg_004_too_long_an_inject_is_refused<F: Fabric>() {
 }
 
 /// Messages lie behind each other; the buffer is released when less than the minimum is left, and the next one goes on.
-pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F: Fabric>() {
+pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.multi_receive_minimum(3000));
     let buffers = [Memory::blank(20_000), Memory::blank(20_000)];
     let contexts = buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
@@ -175,7 +175,7 @@ pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F:
 }
 
 /// The minimum may be changed while the endpoint is open.
-pub fn msg_006_the_minimum_may_be_changed<F: Fabric>() {
+pub fn msg_006_the_minimum_may_be_changed<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let context = mesh.receive(1, Receive::into(Memory::blank(10_000)).with(OpFlags::MULTI_RECEIVE));
     for (minimum, len, released) in [(8001, 2000, true), (100, 9900, false), (101, 9900, true), (0, 9999, false)] {
@@ -197,7 +197,7 @@ pub fn msg_006_the_minimum_may_be_changed<F: Fabric>() {
 }
 
 /// What arrived before the buffer was posted goes there first.
-pub fn msg_005_multi_receive_takes_what_is_here_already<F: Fabric>() {
+pub fn msg_005_multi_receive_takes_what_is_here_already<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let sends: Vec<u64> = (0..6).map(|at| mesh.send(0, 1, Send::of(Memory::content(at, 3000)))).collect();
     mesh.settle(0, 1);
@@ -217,7 +217,7 @@ pub fn msg_005_multi_receive_takes_what_is_here_already<F: Fabric>() {
 }
 
 /// A receive that names its peer leaves other peers' messages alone.
-pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Fabric>() {
+pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for len in [8, 20_000] {
         let (directed, any) = (Memory::blank(len), Memory::blank(len));
@@ -248,7 +248,7 @@ pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Fabric>() {
 }
 
 /// Entries name the sender by the receiver's vector, also when it is inserted later.
-pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Fabric>() {
+pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"known");
@@ -265,7 +265,7 @@ pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Fabric>() {
 }
 
 /// Eight bytes beside the message, or none.
-pub fn msg_009_data_comes_with_the_message<F: Fabric>() {
+pub fn msg_009_data_comes_with_the_message<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 8, 40, 41, 600, 2048, 30_000] {
         for (tagged, data) in [(false, Some(u64::MAX - 5)), (true, Some(0)), (false, None), (true, None)] {
@@ -288,7 +288,7 @@ pub fn msg_009_data_comes_with_the_message<F: Fabric>() {
 }
 
 /// Ten thousand messages, from inline ones to offered ones, are received in the order in which they were sent.
-pub fn msg_010_messages_do_not_overtake_each_other<F: Fabric>() {
+pub fn msg_010_messages_do_not_overtake_each_other<F: Transport>() {
     const COUNT: usize = 10_000;
     const SLOTS: usize = 64;
     let mesh = Mesh::<F>::new(2);
@@ -341,7 +341,7 @@ pub fn msg_010_messages_do_not_overtake_each_other<F: Fabric>() {
 }
 
 /// An endpoint in its own vector.
-pub fn msg_011_an_endpoint_reaches_itself<F: Fabric>() {
+pub fn msg_011_an_endpoint_reaches_itself<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 40, 2048, 10_000, F::BULK] {
         let target = Memory::blank(len);
@@ -361,7 +361,7 @@ pub fn msg_011_an_endpoint_reaches_itself<F: Fabric>() {
 }
 
 /// Thousands of messages of all kinds before their receives.
-pub fn msg_012_unexpected_messages_are_kept_in_order<F: Fabric>() {
+pub fn msg_012_unexpected_messages_are_kept_in_order<F: Transport>() {
     const COUNT: u64 = 3000;
     let mesh = Mesh::<F>::new(2);
     let len = |number: u64| [0, 8, 40, 100, 2048, 3000, 9000][number as usize % 7];
@@ -378,7 +378,7 @@ pub fn msg_012_unexpected_messages_are_kept_in_order<F: Fabric>() {
 }
 
 /// The receiver's error reports how many bytes arrived and how many did not; the send succeeds.
-pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Fabric>() {
+pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [1, 40, 600, 2048, 9000, F::BULK] {
         for (room, receive_first, tagged) in
@@ -406,7 +406,7 @@ pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Fabric>
 }
 
 /// A send with a fence is not even matched before what was sent earlier has completed.
-pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Fabric>() {
+pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [100, F::BULK] {
         let (big, small) = (Memory::blank(len), Memory::blank(8));
@@ -426,7 +426,7 @@ pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Fabric>() {
 }
 
 /// A lone send with MORE.
-pub fn msg_017_more_is_carried_out_though_nothing_follows<F: Fabric>() {
+pub fn msg_017_more_is_carried_out_though_nothing_follows<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 20_000] {
         let target = Memory::blank(len);

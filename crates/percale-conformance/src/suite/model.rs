@@ -9,7 +9,7 @@ use percale::{ErrorCode, OpFlags, PostError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
@@ -223,7 +223,7 @@ impl<F: Fabric> Case<F> {
 }
 
 /// 200 sequences.
-pub fn tag_011_random_sequences_do_what_a_plain_model_does<F: Fabric>() {
+pub fn tag_011_random_sequences_do_what_a_plain_model_does<F: Transport>() {
     let config = Config { cases: 200, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let steps = proptest::collection::vec(step(), 1..60);

@@ -2,12 +2,12 @@
 
 use percale::{CompletionFlags, ErrorCode, OpFlags, PostError};
 
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// A peek reports the message correctly, and changes nothing.
-pub fn tag_004_a_peek_tells_and_touches_nothing<F: Fabric>() {
+pub fn tag_004_a_peek_tells_and_touches_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(6).data(9));
@@ -33,7 +33,7 @@ pub fn tag_004_a_peek_tells_and_touches_nothing<F: Fabric>() {
 }
 
 /// Nothing there, nothing with this tag, nothing from this peer.
-pub fn tag_005_a_peek_for_nothing_says_so<F: Fabric>() {
+pub fn tag_005_a_peek_for_nothing_says_so<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let none = |receive: Receive| {
         let context = mesh.receive(1, receive);
@@ -56,7 +56,7 @@ pub fn tag_005_a_peek_for_nothing_says_so<F: Fabric>() {
 }
 
 /// A claimed message matches no other receive, and is fetched with its context.
-pub fn tag_006_a_claimed_message_is_the_claimers<F: Fabric>() {
+pub fn tag_006_a_claimed_message_is_the_claimers<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 9000, F::BULK] {
         let sends = [1, 2].map(|number| mesh.send(0, 1, Send::of(Memory::content(number, len)).tag(7)));
@@ -81,7 +81,7 @@ pub fn tag_006_a_claimed_message_is_the_claimers<F: Fabric>() {
 }
 
 /// Discarded at once, or after a claim: the next message is the next one, and senders complete.
-pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Fabric>() {
+pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         for delivered in [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE] {
@@ -105,7 +105,7 @@ pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Fabric>() {
 }
 
 /// Flags that contradict each other are refused, and nothing comes of them.
-pub fn refused_flags_do_nothing<F: Fabric>() {
+pub fn refused_flags_do_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = Memory::blank(100);
     for flags in [OpFlags::DISCARD, OpFlags::MULTI_RECEIVE | OpFlags::PEEK, OpFlags::MULTI_RECEIVE | OpFlags::CLAIM] {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use percale::endpoint::safe::Cause;
 use percale::{Buffer, ErrorCode, PeerAddress, PostError};
 
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive};
 
 /// All kinds of buffers, tags, data, sources.
-pub fn safe_operations_give_their_buffers_back<F: Fabric>() {
+pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
     for len in [0, 8, 2048, 9000, F::BULK] {
@@ -42,7 +42,7 @@ pub fn safe_operations_give_their_buffers_back<F: Fabric>() {
 }
 
 /// Parts come in order with their contents; finishing gives the buffer back.
-pub fn safe_multi_receive<F: Fabric>() {
+pub fn safe_multi_receive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
     let mut many = b.recv(vec![0; 10_000]).many().expect("a receive");
@@ -70,7 +70,7 @@ pub fn safe_multi_receive<F: Fabric>() {
 }
 
 /// A send with a dropped or forgotten handle still arrives, or was cancelled; its buffer lives until then and not longer.
-pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Fabric>() {
+pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for (forget, turns) in [(false, 0), (false, 1), (false, 50), (true, 0), (true, 50)] {
         let bytes: Arc<[u8]> = content(1, F::BULK).into();
@@ -97,7 +97,7 @@ pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Fabr
 }
 
 /// The handle of a receive is forgotten, or dropped after the match: the message lands in memory that is still there.
-pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Fabric>() {
+pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, F::BULK] {
         for forget in [false, true] {
@@ -129,7 +129,7 @@ pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Fabric>() {
 }
 
 /// Dropping a receive that has no message cancels it.
-pub fn a_dropped_receive_takes_no_message<F: Fabric>() {
+pub fn a_dropped_receive_takes_no_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     drop(mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive"));
     let late = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive").wait_for(Duration::from_millis(1));
@@ -140,7 +140,7 @@ pub fn a_dropped_receive_takes_no_message<F: Fabric>() {
 }
 
 /// Unknown peers, no vector, read-only buffers.
-pub fn what_cannot_be_posted_gives_its_buffer_back<F: Fabric>() {
+pub fn what_cannot_be_posted_gives_its_buffer_back<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
     let refused = |cause: &Cause, wanted: &PostError| match cause {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use percale::endpoint::safe::{OperationError, Received};
 use percale::{AddressVector, Domain, Endpoint, ErrorCode, PeerAddress, ScalableEndpoint};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers};
 use crate::watchdog::Watchdog;
 
 const BITS: u32 = 2;
@@ -105,7 +105,7 @@ impl<F: Fabric> World<F> {
 }
 
 /// A receive that is directed at a context takes the messages of its sending half, whenever it is posted, and no others.
-pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Fabric>() {
+pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
     let world = World::<F>::new("directed at a context");
     let directed = |context| world.plain().recv(vec![0; 100]).from(world.name(context)).start().expect("a receive");
     // Before anything has come.
@@ -127,7 +127,7 @@ pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Fab
 }
 
 /// What a sender sent before it left is received by receives that are directed at its context, whenever they are posted.
-pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Fabric>() {
+pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Peers>() {
     let world = World::<F>::new("messages of a sender that has left");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     for (round, bytes) in [[1, 2, 3], [4, 5, 6], [7, 8, 9]].into_iter().enumerate() {
@@ -157,7 +157,7 @@ pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Fabric>() {
 }
 
 /// Each half is closed and opened by itself: operations that wait for it end, and the other half continues.
-pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Fabric>() {
+pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Peers>() {
     let world = World::<F>::new("each half is closed for itself");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     let reaches_context = |byte| {

@@ -10,7 +10,7 @@ use percale::{
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::waiting::{PEER, two_shared};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::content;
 use crate::watchdog::Watchdog;
 
@@ -55,7 +55,7 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
 }
 
 /// The set names what a message arrived in, and drives the endpoint.
-pub fn cmp_019_a_poll_set_spans_endpoints<F: Fabric>() {
+pub fn cmp_019_a_poll_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a poll set spans endpoints");
     let told = Told::default();
     let (a, b) = told.two::<F>();
@@ -86,7 +86,7 @@ pub fn cmp_019_a_poll_set_spans_endpoints<F: Fabric>() {
 }
 
 /// A thread waits for all at once, by the set's own wait and by its descriptor.
-pub fn cmp_020_a_wait_set_spans_endpoints<F: Fabric>() {
+pub fn cmp_020_a_wait_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a wait set spans endpoints");
     let ways: [fn(&WaitSet); 2] = [
         |set| set.wait(Some(Duration::from_secs(60))).expect("something comes"),

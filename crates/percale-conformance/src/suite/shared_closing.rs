@@ -7,7 +7,7 @@ use percale::{
     ReceiveWork, Segments, SharedReceive,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, content, post_shared};
 use crate::watchdog::Watchdog;
 
@@ -120,7 +120,7 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
 
 /// Whenever a member closes, each receive of the context ends once: it was received, it ends with the member that was receiving into it, or it
 /// is left to the others.
-pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Fabric>() {
+pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
     let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
     let (mut cut_off, mut left) = (0, 0);
     for round in 0..30_u64 {

@@ -9,7 +9,7 @@ use percale::{
     PeerAddress, ReceiveWork, Segments, SharedReceive, SharedReceiving,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{Memory, content, post_receive, post_shared, same};
 use crate::watchdog::Watchdog;
 
@@ -98,7 +98,7 @@ impl<F: Fabric> World<F> {
 }
 
 /// Posted receives are taken in the order of posting, whichever endpoint a message is for.
-pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Fabric>() {
+pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
     let world = World::<F>::new("messages to any endpoint take shared receives");
     for tagged in [false, true] {
         for len in [0, 8, 100, 2000] {
@@ -126,7 +126,7 @@ pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Fabric>() {
 }
 
 /// Unexpected messages of all endpoints are one queue.
-pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
+pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
     let world = World::<F>::new("messages that came before are taken in order");
     for round in 0..3 {
         for number in 0..12 {
@@ -157,7 +157,7 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
 }
 
 /// A message that a shared receive was posted for stays that receive's, whatever its endpoint posts for itself before it makes progress.
-pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Fabric>() {
+pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
     let world = World::<F>::new("receives of an endpoint take no message of a shared one");
     for tag in [None, Some(5)] {
         let mut from = 0;
@@ -190,7 +190,7 @@ pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Fabric
 
 /// A message that the endpoint took for itself, or set aside, is given to no shared receive, not even in passing: receives that are posted
 /// afterwards get later messages in order.
-pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Fabric>() {
+pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>() {
     let world = World::<F>::new("shared receives are given no message that an endpoint took");
     let ways =
         [OpFlags::empty(), OpFlags::MULTI_RECEIVE, OpFlags::PEEK | OpFlags::DISCARD, OpFlags::PEEK | OpFlags::CLAIM];
@@ -239,7 +239,7 @@ pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Fab
 }
 
 /// Results go to the queue of the endpoint that received.
-pub fn ctx_007_raw_receives_report_where_they_were_received<F: Fabric>() {
+pub fn ctx_007_raw_receives_report_where_they_were_received<F: Transport>() {
     let world = World::<F>::new("raw receives report where they were received");
     for number in 0..30_usize {
         let to = (number * 5) % SHARERS;
@@ -268,7 +268,7 @@ pub fn ctx_007_raw_receives_report_where_they_were_received<F: Fabric>() {
 }
 
 /// Cancelling and dropping.
-pub fn ctx_008_what_is_cancelled_takes_no_message<F: Fabric>() {
+pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
     let world = World::<F>::new("what is cancelled takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
     assert!(first.cancel());
@@ -301,7 +301,7 @@ pub fn ctx_008_what_is_cancelled_takes_no_message<F: Fabric>() {
 }
 
 /// One buffer takes messages to all endpoints, part after part, and is released once.
-pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Fabric>() {
+pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Transport>() {
     let world = World::<F>::new("a multi-receive buffer is shared");
     world.shared.set_multi_receive_minimum(100);
     for round in 0..4_u64 {
@@ -341,7 +341,7 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Fabric>() {
 }
 
 /// An endpoint that closes leaves the receives to the others; the last one ends them.
-pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Fabric>() {
+pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
     let mut world = World::<F>::new("closed endpoints take nothing with them");
     // One message waits in an endpoint that closes before its receive comes, another one's note is not read.
     world.send(0, 0, None, b"lost");
@@ -377,7 +377,7 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Fabric>() {
 }
 
 /// A wait for a dead peer ends.
-pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Fabric>() {
+pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
     let mut world = World::<F>::new("a directed shared receive ends with its peer");
     let [first, second] = [world.peers[SHARERS], world.peers[SHARERS + 1]];
     for (from, to) in [(0, 1), (1, 0)] {
@@ -417,7 +417,7 @@ fn connected(
 }
 
 /// The first message of a connection comes before there is a shared receive for it, and nothing else happens there.
-pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: Fabric>() {
+pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
     let fabric = F::new(4);
     let domain = fabric.domain(|domain| domain);
@@ -449,7 +449,7 @@ pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: 
 }
 
 /// Endpoints of one connection each.
-pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
+pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
     let _watchdog = Watchdog::new("connected endpoints share receives");
     let fabric = F::new(3);
     let domain = fabric.domain(|domain| domain);
@@ -480,7 +480,7 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
 }
 
 /// Each endpoint in a thread of its own, and receives posted by another one: nothing is lost, and nothing comes twice.
-pub fn ctx_007_threads_drive_endpoints_that_share_receives<F: Fabric>() {
+pub fn ctx_007_threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
     const EACH: usize = 400;
     let world = World::<F>::new("threads drive endpoints that share receives");
     let World { endpoints, peers, shared, .. } = world;

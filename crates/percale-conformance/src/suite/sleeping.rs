@@ -12,14 +12,14 @@ use percale::Progress;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::waiting::{PEER, inject, two, two_in, two_shared};
-use crate::fabric::Fabric;
+use crate::fabric::{Peers, Real};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{MANY, Mesh, Receive, Send};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
 /// One side sleeps on the descriptor whenever it may; the other sends after all kinds of pauses.
-pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Fabric>() {
+pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
     const ROUNDS: u64 = 400;
     let _watchdog = Watchdog::new("a sleeper is woken");
     let (sleeper, waker) = two::<F>();
@@ -66,7 +66,7 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Fabric>() {
 }
 
 /// Arming looks at everything once more; a send that completes in that look is a reason not to sleep.
-pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Fabric>() {
+pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
     let source = Memory::content(1, 8);
@@ -91,7 +91,7 @@ pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Fabric>() {
 }
 
 /// A thread that sleeps on the descriptor is woken, although another waiter came and went in between.
-pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Fabric>() {
+pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Fabric>(
 }
 
 /// A task sleeps, and its endpoint gets work that only naps bring on: the task is woken to do it.
-pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Fabric>() {
+pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
@@ -149,7 +149,7 @@ pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Fabric>() {
 
 /// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message comes; where local peers share the
 /// doorbell's page, it looks every 100 ms.
-pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
+pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
     // Without the timer that looks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
@@ -235,7 +235,7 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
 }
 
 /// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
-pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Fabric>() {
+pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Peers + Real>() {
     let timeout = Duration::from_millis(200); // So timers tick every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
     mesh.connect();

@@ -11,7 +11,7 @@ use percale::{
 };
 
 use super::windows::code;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send, Station};
 
@@ -84,7 +84,7 @@ pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
 }
 
 /// The key of a closed region is given to other memory with other rights, and nothing of the closed one holds.
-pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Fabric>() {
+pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let write = |remote: RemoteMemory, byte| {
@@ -111,7 +111,7 @@ pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Fabric>() {
 }
 
 /// As many elements here as there.
-pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Fabric>() {
+pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
     let memory = Memory::of(&[1; 64]).segments().as_slice()[0];
@@ -263,7 +263,7 @@ pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: 
 }
 
 /// Counters that are bound to an endpoint once it is open count what ends from then on; a kind has one counter.
-pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Fabric>() {
+pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Transport>() {
     for connected in [false, true] {
         let mesh = Mesh::<F>::new(2);
         if connected {
@@ -299,7 +299,7 @@ pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Fabric>() {
 }
 
 /// The largest threshold is one as any other, for what counts successes and for what counts failures too.
-pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Fabric>() {
+pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(0).domain;
     for threshold in [u64::MAX - 1, u64::MAX] {
@@ -332,7 +332,7 @@ pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Fabric>() {
 }
 
 /// One name in differently named domains names different vectors.
-pub fn av_060_vectors_are_shared_within_domains_of_one_name<F: Fabric>() {
+pub fn av_060_vectors_are_shared_within_domains_of_one_name<F: Transport>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let name = format!("percale-test-{}-{}", std::process::id(), crate::random::seed());

@@ -2,12 +2,12 @@
 
 use percale::{CompletionFlags, ErrorCode};
 
-use crate::fabric::Fabric;
+use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// A receive takes the oldest of the messages that agree with its tag in the bits that are not ignored.
-pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
+pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let tags = [0x10, 0x21, 0x11, 0x20, 0x12, u64::MAX];
@@ -33,7 +33,7 @@ pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
 }
 
 /// Each of the 64 bits is compared, and each may be ignored.
-pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Fabric>() {
+pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let base: u64 = 0x0123_4567_89ab_cdef;
     for bit in 0..64 {
@@ -51,7 +51,7 @@ pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Fabric>() {
 }
 
 /// Of the receives that agree, the one posted first, whatever else they ask for.
-pub fn tag_002_the_receive_posted_first_takes_the_message<F: Fabric>() {
+pub fn tag_002_the_receive_posted_first_takes_the_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -77,7 +77,7 @@ pub fn tag_002_the_receive_posted_first_takes_the_message<F: Fabric>() {
 }
 
 /// A receive of one kind never takes a message of the other.
-pub fn tag_003_tagged_and_untagged_do_not_mix<F: Fabric>() {
+pub fn tag_003_tagged_and_untagged_do_not_mix<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (plain, tagged) = (Memory::blank(8), Memory::blank(8));
     let any_tag = mesh.receive(1, Receive::into(tagged).tag(0, !0));
@@ -97,7 +97,7 @@ pub fn tag_003_tagged_and_untagged_do_not_mix<F: Fabric>() {
 }
 
 /// A cancelled receive ends as such, and what is sent later goes elsewhere.
-pub fn tag_008_a_cancelled_receive_takes_nothing<F: Fabric>() {
+pub fn tag_008_a_cancelled_receive_takes_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for tag in [None, Some(4)] {
         for len in [8, 20_000] {
@@ -124,7 +124,7 @@ pub fn tag_008_a_cancelled_receive_takes_nothing<F: Fabric>() {
 }
 
 /// Cancelling comes too late for a receive that has its message.
-pub fn tag_009_a_matched_receive_completes_once<F: Fabric>() {
+pub fn tag_009_a_matched_receive_completes_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, F::BULK] {
         for turns in 0..12 {

@@ -7,12 +7,12 @@ use percale::{
     Access, AtomicOp, AtomicWork, CompletionFlags, Counter, Datatype, ErrorCode, OpFlags, PeerAddress, PostError,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// Nothing moves below the threshold; what is sent is what the buffer holds when it is reached.
-pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Fabric>() {
+pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
         let counter = Counter::new();
@@ -34,7 +34,7 @@ pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Fabric>() {
 }
 
 /// In the order of thresholds, and of posting where those are equal, also when the counter jumps over all of them.
-pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Fabric>() {
+pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let thresholds = [5, 3, 4, 3, 1, 2, 5, 1];
     let mut order: Vec<usize> = (0..thresholds.len()).collect();
@@ -61,7 +61,7 @@ pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Fabric>() {
 }
 
 /// Threshold 0, a threshold that the counter has passed, and a counter that is set.
-pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Fabric>() {
+pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     counter.add(10);
@@ -89,7 +89,7 @@ pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Fabric>() {
 }
 
 /// Sends, tagged sends, receives, reads, writes and atomic operations; they are reported and counted as ever.
-pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Fabric>() {
+pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Transport>() {
     let (sends, writes) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
         2,
@@ -149,7 +149,7 @@ pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Fabric>() 
 }
 
 /// A received message is sent on without a call of the program.
-pub fn trig_013_a_receive_sets_a_send_off<F: Fabric>() {
+pub fn trig_013_a_receive_sets_a_send_off<F: Peers>() {
     let arrivals = Arc::new(Counter::new());
     let mesh = Mesh::<F>::with(
         3,
@@ -172,7 +172,7 @@ pub fn trig_013_a_receive_sets_a_send_off<F: Fabric>() {
 }
 
 /// Reported as cancelled, whether it waits or has begun; others of the same counter begin.
-pub fn trig_016_what_is_cancelled_never_begins<F: Fabric>() {
+pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let waiting = |byte: u8| mesh.when(0, mesh.sending(1, Send::of(Memory::of(&[byte; 8]))), &counter, 1);
@@ -199,7 +199,7 @@ pub fn trig_016_what_is_cancelled_never_begins<F: Fabric>() {
 }
 
 /// The counter forgets the operations of an endpoint that closes, and can still be used.
-pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Fabric>() {
+pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     for _ in 0..100 {
@@ -219,7 +219,7 @@ pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Fabric>() {
 }
 
 /// With an error at once, and nothing waits.
-pub fn trig_004_what_cannot_wait_is_refused<F: Fabric>() {
+pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let many = Receive::into(Memory::blank(4096)).with(OpFlags::MULTI_RECEIVE);
@@ -242,7 +242,7 @@ pub fn trig_004_what_cannot_wait_is_refused<F: Fabric>() {
 }
 
 /// What is wrong only then is an error completion.
-pub fn trig_007_a_failure_is_told_when_it_begins<F: Fabric>() {
+pub fn trig_007_a_failure_is_told_when_it_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let Operation::Send(mut work) = mesh.sending(1, Send::of(Memory::content(1, 64)).silent()) else { unreachable!() };
@@ -254,7 +254,7 @@ pub fn trig_007_a_failure_is_told_when_it_begins<F: Fabric>() {
 }
 
 /// An operation that owns its buffer ends when nothing can begin it any more, and gives the buffer back.
-pub fn trig_019_an_operation_whose_counter_is_gone_ends<F: Fabric>() {
+pub fn trig_019_an_operation_whose_counter_is_gone_ends<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use percale::trigger::WorkId;
 use percale::{Counter, Domain, ErrorCode};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::Memory;
 use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::Random;
@@ -226,7 +226,7 @@ impl<F: Fabric> Run<F> {
 }
 
 /// Triggered sends, deferred counter operations, cancelling, flushing, counting and setting, and endpoints that close.
-pub fn dwq_021_random_schedules_do_what_a_plain_model_does<F: Fabric>() {
+pub fn dwq_021_random_schedules_do_what_a_plain_model_does<F: Transport>() {
     let steps = std::env::var("PERCALE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
     let seed = crate::random::seed();
     println!("PERCALE_SEED={seed}");

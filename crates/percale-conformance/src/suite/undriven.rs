@@ -6,11 +6,11 @@ use std::time::Duration;
 use percale::completion::wait::WaitError;
 use percale::{CompletionQueue, Counter, Endpoint, Entry, PostError, WaitSet};
 
-use crate::fabric::Fabric;
+use crate::fabric::Real;
 use crate::watchdog::Watchdog;
 
 /// Waits are refused as long as the endpoint has one owner, with and without a timeout, and the error names the remedy.
-pub fn waits_that_no_thread_could_end_are_refused<F: Fabric>() {
+pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     let _watchdog = Watchdog::new("waits that no thread could end are refused");
     let fabric = F::new(1);
     let domain = fabric.domain(|domain| domain);

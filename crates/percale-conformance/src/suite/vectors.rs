@@ -3,7 +3,7 @@
 use percale::address::vector::VectorType;
 use percale::{AddressVector, Endpoint, PeerAddress, PostError};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, same};
 use crate::mesh::{Mesh, Receive};
 
@@ -34,7 +34,7 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
 }
 
 /// Whatever a vector's type is, and whatever was expected to be in it.
-pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to<F: Fabric>() {
+pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     assert_eq!(AddressVector::new(Default::default()).expect("a vector").options().kind, VectorType::Table);
@@ -55,7 +55,7 @@ pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to
 }
 
 /// A peer that one handle inserted can be sent to by its number through a read-only handle, which cannot change the vector.
-pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Fabric>() {
+pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
     let domain = &mesh.station(0).domain;
@@ -70,7 +70,7 @@ pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Fabric>
 }
 
 /// A vector stays as long as an endpoint uses it, even after all handles are dropped.
-pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Fabric>() {
+pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let peer = vector.insert(mesh.endpoint(1).address()).expect("room");
@@ -80,7 +80,7 @@ pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Fabric>() {
 }
 
 /// A range is one entry; each of its parts is a peer like any other.
-pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Fabric>() {
+pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     // A few ports around the peer's, of its node and the next.
@@ -100,7 +100,7 @@ pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Fabric>() {
 }
 
 /// Several calls give what one would, whatever is inserted between them elsewhere.
-pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Fabric>() {
+pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let other = mesh.station(0).domain.address_vector().build().expect("a vector");
@@ -116,7 +116,7 @@ pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Fabric>() {
 }
 
 /// A removed peer cannot be sent to until it is inserted again.
-pub fn av_046_av_047_av_050_who_was_removed_is_not_sent_to<F: Fabric>() {
+pub fn av_046_av_047_av_050_who_was_removed_is_not_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");

@@ -10,7 +10,7 @@ use percale::{
     AddressVector, CompletionQueue, Counter, Domain, Endpoint, Entry, PeerAddress, PostError, Progress, SharedEndpoint,
 };
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peers, Real};
 use crate::measure::Held;
 use crate::memory::{content, same};
 use crate::mesh::Mesh;
@@ -74,7 +74,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 }
 
 /// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends in time.
-pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
+pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Peers + Real>() {
     let _watchdog = Watchdog::new("counters and queues are waited for");
     let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
@@ -114,7 +114,7 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
 }
 
 /// Only the two blocked threads make progress.
-pub fn cmp_016_blocking_calls_make_progress<F: Fabric>() {
+pub fn cmp_016_blocking_calls_make_progress<F: Peers + Real>() {
     let _watchdog = Watchdog::new("blocking calls make progress");
     let (a, b) = two::<F>();
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ pub fn cmp_016_blocking_calls_make_progress<F: Fabric>() {
 }
 
 /// Futures of a runtime with one thread: they leave it to others while they have nothing to do.
-pub fn futures_of_tokio<F: Fabric>() {
+pub fn futures_of_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -174,7 +174,7 @@ pub fn futures_of_tokio<F: Fabric>() {
 
 /// An endpoint with one owner is shared with many threads while messages are under way: an unexpected one, and a long one.
 /// From then on a counter drives the endpoint for the thread that waits on it.
-pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Fabric>() {
+pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
     let fabric = F::new(1);
     let counter = Arc::new(Counter::new());
@@ -223,7 +223,7 @@ pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Fabric>() {
 }
 
 /// Four threads on each side, each pair on tags of its own, blocked in calls.
-pub fn four_threads_share_an_endpoint<F: Fabric>() {
+pub fn four_threads_share_an_endpoint<F: Real>() {
     let _watchdog = Watchdog::new("four threads share an endpoint");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {
@@ -249,7 +249,7 @@ pub fn four_threads_share_an_endpoint<F: Fabric>() {
 }
 
 /// The receiver posts and then does nothing; the message arrives and its sender completes.
-pub fn automatic_progress_needs_no_calls<F: Fabric>() {
+pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress needs no calls");
     let (a, b) = two_shared::<F>(Progress::Automatic, |endpoint| endpoint);
     let (barrier, done) = (Barrier::new(2), Barrier::new(2));
@@ -271,7 +271,7 @@ pub fn automatic_progress_needs_no_calls<F: Fabric>() {
 
 /// A thousand times everything is opened, used and closed. Runs in a process of its own: see the helper
 /// `open-and-close`.
-pub fn res_002_opening_and_closing_leaves_nothing<F: Fabric>() {
+pub fn res_002_opening_and_closing_leaves_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());
     helper.end();

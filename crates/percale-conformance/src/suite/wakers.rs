@@ -13,7 +13,7 @@ use percale::endpoint::Ownership;
 use percale::{Endpoint, PeerAddress, PostError, Progress};
 
 use super::waiting::{PEER, two, two_shared};
-use crate::fabric::Fabric;
+use crate::fabric::{Peers, Real};
 use crate::memory::content;
 use crate::watchdog::Watchdog;
 
@@ -111,7 +111,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
 }
 
 /// For endpoints of one owner and of many.
-pub fn wakers_may_call_the_endpoint_and_panic<F: Fabric>() {
+pub fn wakers_may_call_the_endpoint_and_panic<F: Peers + Real>() {
     let _watchdog = Watchdog::new("wakers may call the endpoint and panic");
     fn inject<A: Ownership>(endpoint: &Endpoint<A>, tag: u64) {
         while let Err(error) = endpoint.tagged_inject(PEER, tag, &content(tag, 8)) {
@@ -175,7 +175,7 @@ fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
 }
 
 /// A waker that panics in the thread that wakes tasks stops no other task of the process.
-pub fn a_waker_that_panics_stops_no_other_task<F: Fabric>() {
+pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a waker that panics stops no other task");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     let panics = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
@@ -197,7 +197,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Fabric>() {
 }
 
 /// A future that is dropped, or ends, leaves no waker behind, whatever its endpoint does later.
-pub fn futures_that_are_dropped_leave_no_waker<F: Fabric>() {
+pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     let _watchdog = Watchdog::new("futures that are dropped leave no waker");
     let (_a, b) = two::<F>();
     let counts = Arc::new(PanicsElsewhere(std::thread::current().id(), AtomicBool::new(false)));
@@ -224,7 +224,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Fabric>() {
 }
 
 /// A peer of none: wakers of shared receives are dropped and called without a lock.
-pub fn wakers_of_shared_receives_may_use_the_context<F: Fabric>() {
+pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
     let _watchdog = Watchdog::new("wakers of shared receives may use the context");
     let fabric = F::new(3);
     let domain = fabric.domain(|domain| domain);

@@ -6,7 +6,7 @@ use percale::memory::window::WindowState;
 use percale::{Access, ErrorCode, PeerAddress, RemoteMemory, TypeTwo, WindowAccess, WindowType};
 
 use super::windows::{LEN, REFUSED, bind, bytes, bytes_of, code, how, invalidate, reads, regions, user_reads};
-use crate::fabric::Fabric;
+use crate::fabric::{Direct, Fabric};
 use crate::memory::{content, same};
 use crate::mesh::{Mesh, Station};
 
@@ -255,7 +255,7 @@ pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
 }
 
 /// Windows of both types are read and written while only their user makes progress; over verbs by those of the device.
-pub fn mw_049_a_windows_owner_need_make_no_progress<F: Fabric>() {
+pub fn mw_049_a_windows_owner_need_make_no_progress<F: Direct>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use percale::trigger::{Operation, Variable};
 use percale::{Access, AtomicOp, AtomicWork, Counter, Datatype, ErrorCode, OpFlags};
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
@@ -14,7 +14,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
 }
 
 /// Nothing moves before; what is sent is what the buffer holds when the variable is written.
-pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Fabric>() {
+pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
         let [variable, other] = variables(&mesh);
@@ -31,7 +31,7 @@ pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Fabric>() {
 }
 
 /// A variable that was written before the operation was posted begins it at once.
-pub fn xpu_013_what_is_written_already_begins_at_once<F: Fabric>() {
+pub fn xpu_013_what_is_written_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let [variable] = variables(&mesh);
     variable.write();
@@ -41,7 +41,7 @@ pub fn xpu_013_what_is_written_already_begins_at_once<F: Fabric>() {
 }
 
 /// Writing variables in another order does not change the order in which operations begin.
-pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Fabric>() {
+pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let all: [Variable; 4] = variables(&mesh);
     let receives: Vec<_> = all.iter().map(|_| Memory::blank(8)).collect();
@@ -63,7 +63,7 @@ pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Fabric>() {
 }
 
 /// Every kind of operation, each with its completion.
-pub fn xpu_013_every_kind_waits_for_its_variable<F: Fabric>() {
+pub fn xpu_013_every_kind_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
     let region = region.expect("a region");
@@ -98,7 +98,7 @@ pub fn xpu_013_every_kind_waits_for_its_variable<F: Fabric>() {
 }
 
 /// The other operations begin as if the cancelled one had never existed, and nothing hangs when the endpoint closes.
-pub fn xpu_017_what_is_cancelled_never_begins<F: Fabric>() {
+pub fn xpu_017_what_is_cancelled_never_begins<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let [first, second, third, never] = variables(&mesh);
     let waiting =
@@ -120,7 +120,7 @@ pub fn xpu_017_what_is_cancelled_never_begins<F: Fabric>() {
 }
 
 /// The safe API: a waiting thread sees a store that another thread makes without a notification; a counter may count the end.
-pub fn xpu_013_a_store_of_another_thread_ends_a_wait<F: Fabric>() {
+pub fn xpu_013_a_store_of_another_thread_ends_a_wait<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for pause in [0, 5, 30] {
         let [variable] = variables(&mesh);
