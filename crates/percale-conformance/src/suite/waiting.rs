@@ -1,6 +1,6 @@
 //! Calls that wait, futures, endpoints that threads share, progress without calls.
 
-use std::future::{Future, IntoFuture};
+use std::future::IntoFuture;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use percale::{
 };
 
 use crate::fabric::{Fabric, Peers, Real};
-use crate::measure::Held;
 use crate::memory::{content, same};
 use crate::mesh::Mesh;
 use crate::watchdog::Watchdog;
@@ -275,36 +274,4 @@ pub fn res_002_opening_and_closing_leaves_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());
     helper.end();
-}
-
-/// The helper of [`res_002_opening_and_closing_leaves_nothing`].
-pub fn open_and_close<F: Fabric>() {
-    let cycle = |number: u64| {
-        let mesh = Mesh::<F>::new(2);
-        let (queue, counter) = (CompletionQueue::default(), Counter::new());
-        queue.signal();
-        counter.add(1);
-        let receiving = mesh.endpoint(1).recv(vec![0; 64]).start().expect("a receive");
-        mesh.inject(0, 1, None, &content(number, 64));
-        assert_eq!(mesh.finish(receiving).expect("a message").to_vec(), content(number, 64));
-    };
-    // What a process starts once, at the first future that has to wait for long, belongs to no endpoint.
-    let mesh = Mesh::<F>::new(1);
-    let late = mesh.endpoint(0).recv(vec![0; 8]).start().expect("a receive");
-    let mut late = std::pin::pin!(late);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for _ in 0..200 {
-        assert!(late.as_mut().poll(&mut context).is_pending());
-    }
-    (0..3).for_each(cycle);
-    let before = Held::now();
-    let cycles = if crate::long() { 1000 } else { 200 };
-    (0..cycles).for_each(cycle);
-    let after = Held::settled(&before);
-    let descriptors = crate::measure::descriptors();
-    assert!(
-        after.is_within(&before),
-        "after {cycles} cycles {after:?} are held, before {before:?}; open are {descriptors:?}"
-    );
-    crate::process::say(&format!("{cycles} cycles; held before {before:?}, after {after:?}"));
 }
