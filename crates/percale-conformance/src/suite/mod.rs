@@ -12,7 +12,6 @@ pub mod connections;
 pub mod connections_shared;
 pub mod counting;
 pub mod deferred;
-pub mod device_driver;
 pub mod devices;
 pub mod exchanges;
 pub mod flow;

@@ -7,11 +7,11 @@ use std::collections::HashSet;
 use percale::device::{CopyWay, Device, DeviceError, Exported, Interface, Kind, Place};
 use percale::{OpFlags, Segment};
 
-use crate::device::{DeviceMemory, LIBRARY, driver};
-use crate::fabric::Shm;
-use crate::memory::{Memory, content, same};
-use crate::mesh::{Mesh, Receive, Send};
-use crate::process::{Helper, ask, say};
+use percale_conformance::device::{DeviceMemory, LIBRARY, driver};
+use percale_conformance::fabric::Shm;
+use percale_conformance::memory::{Memory, content, same};
+use percale_conformance::mesh::{Mesh, Receive, Send};
+use percale_conformance::process::{Helper, ask, say};
 
 fn missing() -> String {
     match Interface::Cuda.driver() {
@@ -24,20 +24,20 @@ fn missing() -> String {
 }
 
 /// Without a driver, the error names the missing file.
-pub fn hmem_006_a_missing_library_is_named() {
+fn hmem_006_a_missing_library_is_named() {
     let said = missing();
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
 /// A library without the functions is refused with an error of its own.
-pub fn hmem_006_a_library_that_is_no_driver_is_refused() {
+fn hmem_006_a_library_that_is_no_driver_is_refused() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
 }
 
 /// Without unified addressing a device's addresses could be the host's, too: no memory of it is taken for anything, and the host's is the host's
 /// (fi_mr(3), FI_MR_CUDA_CACHE_MONITOR_ENABLED).
-pub fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
     let said = missing();
     assert!(said.contains("no unified addressing"), "{said}");
     assert!(Device::new(Interface::Cuda, 0).is_err());
@@ -52,7 +52,7 @@ pub fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
 }
 
 /// Memory of this process, opened, read and written by another.
-pub fn hmem_003_another_process_opens_what_was_exported() {
+fn hmem_003_another_process_opens_what_was_exported() {
     let memory = DeviceMemory::on_device(&content(1, 100_000));
     // Of some byte within.
     let exported = driver().export(0, memory.address() as usize + 40_000).expect("a name");
@@ -73,7 +73,7 @@ pub fn hmem_003_another_process_opens_what_was_exported() {
 }
 
 /// The other process.
-pub fn opener() {
+pub(crate) fn opener() {
     let line = ask();
     let words: Vec<&str> = line.split(' ').collect();
     let mut handle = [0; 64];
@@ -105,7 +105,7 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
 }
 
 /// An application may reset a device. Memory that was used for transfers before is then not the application's, and vice versa.
-pub fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
+fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
     const PAGES: usize = 1 << 16;
     let mesh = Mesh::<Shm>::connected(2);
     send_between_devices(&mesh, 1);
@@ -137,7 +137,7 @@ fn place(memory: &DeviceMemory) -> Place {
 }
 
 /// Each allocation has a number that differs from those of all others, also of those that were at its address before; host memory has none.
-pub fn rcache_019_an_allocation_has_a_number_of_its_own() {
+fn rcache_019_an_allocation_has_a_number_of_its_own() {
     let mut numbers = HashSet::new();
     let mut places = HashSet::new();
     for _ in 0..50 {
@@ -156,7 +156,7 @@ pub fn rcache_019_an_allocation_has_a_number_of_its_own() {
 }
 
 /// Of memory that is pinned in part all is the host's, whichever part that is.
-pub fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
+fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
     const HALF: usize = 1 << 16;
     let memory = Memory::blank(2 * HALF);
     for at in [0, HALF] {
@@ -172,7 +172,7 @@ pub fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
 
 /// If the driver accepts copies and then fails to record an event behind them, no copy is under way when the error is returned: the memory may
 /// be freed then.
-pub fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
     let memory = DeviceMemory::on_device(&content(6, 2_000));
     let to = Memory::blank(2_000);
     let half = |of: Segment, at| of.slice(at, 1_000);
@@ -188,7 +188,7 @@ pub fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
 }
 
 /// Copies one behind the other, which are over when they are waited for; polled they are over sometime.
-pub fn hmem_003_copies_are_begun_and_waited_for() {
+fn hmem_003_copies_are_begun_and_waited_for() {
     let memory = DeviceMemory::blank(3_000);
     let (from, to) = (Memory::content(5, 1_000), Memory::blank(1_000));
     let [first, second] = [0, 2_000].map(|at| memory.segment().slice(at, 1_000));
@@ -217,5 +217,67 @@ pub fn hmem_003_copies_are_begun_and_waited_for() {
             assert!(!name.starts_with("double"), "the double has no such device");
             driver().finish(copies).expect("the copies");
         }
+    }
+}
+
+/// Each test runs in a process of its own, with the driver that it needs.
+mod rust {
+    use percale_conformance::device::{LIBRARY, run, run_on_double, run_with};
+
+    #[test]
+    fn hmem_006_a_missing_library_is_named() {
+        run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], super::hmem_006_a_missing_library_is_named);
+    }
+
+    #[test]
+    fn hmem_006_a_library_that_is_no_driver_is_refused() {
+        run_with(&[(LIBRARY, "libc.so.6")], super::hmem_006_a_library_that_is_no_driver_is_refused);
+    }
+
+    #[test]
+    fn hmem_003_another_process_opens_what_was_exported() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_another_process_opens_what_was_exported);
+    }
+
+    #[test]
+    fn rcache_019_an_allocation_has_a_number_of_its_own() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::rcache_019_an_allocation_has_a_number_of_its_own);
+    }
+
+    #[test]
+    fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+        run_on_double(
+            env!("CARGO_TARGET_TMPDIR"),
+            "DOUBLE_WITHOUT_UNIFIED_ADDRESSING",
+            super::rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none,
+        );
+    }
+
+    #[test]
+    fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+        run_on_double(
+            env!("CARGO_TARGET_TMPDIR"),
+            "DOUBLE_RECORDS_ONE_COPY_ONLY",
+            super::hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told,
+        );
+    }
+
+    #[test]
+    fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
+        run_on_double(
+            env!("CARGO_TARGET_TMPDIR"),
+            "DOUBLE_IS_RESET",
+            super::hmem_003_a_reset_device_leaves_the_hosts_memory_alone,
+        );
+    }
+
+    #[test]
+    fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_018_memory_that_is_pinned_in_part_is_the_hosts);
+    }
+
+    #[test]
+    fn hmem_003_copies_are_begun_and_waited_for() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_copies_are_begun_and_waited_for);
     }
 }
