@@ -1,4 +1,7 @@
 //! A transport under test, and how its domains are opened.
+//!
+//! The other traits state what a transport can do: a test of the suite runs on each transport that has the traits in the test's bounds.
+//! The build script finds the implementations of the form `impl Trait for Type` in this file.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -55,6 +58,14 @@ pub trait Direct: Peers + Real {}
 
 /// Devices' memory is sent, received and accessed.
 pub trait Devices: Transport {}
+
+/// Runs a test of the suite. On a machine without the transport it prints why the test is skipped.
+pub fn run<F: Fabric>(test: fn()) {
+    match F::missing() {
+        Some(why) => println!("skipped: no {} here: {why}", F::NAME),
+        None => test(),
+    }
+}
 
 fn pinned(kind: TransportKind, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
     let info = Info::discover().expect("discovery");

@@ -7,7 +7,7 @@
 //! * [`denial`]: system calls that the system refuses
 //! * [`device`]: memory of devices, and the driver that tests run on
 //! * [`kernel`]: a program that devices run
-//! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
+//! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs on
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`provider`]: the libfabric provider for tests in C
@@ -18,7 +18,7 @@
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
 //! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
-//! module path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
+//! module path names transport and API: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
 pub mod denial;
 pub mod device;
@@ -32,6 +32,8 @@ pub mod peers;
 pub mod process;
 pub mod provider;
 pub mod random;
+#[cfg(test)]
+mod registered;
 pub mod ring;
 pub mod search;
 pub mod search_processes;

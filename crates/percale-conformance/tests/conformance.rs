@@ -8,13 +8,7 @@ use percale_conformance::mesh::Mesh;
 use percale_conformance::process::{play, say, told};
 
 mod conformance {
-    percale_conformance::conformance!(loopback, percale_conformance::fabric::Loopback, alone);
-    percale_conformance::conformance!(shm, percale_conformance::fabric::Shm, direct);
-    percale_conformance::conformance!(untrusting, percale_conformance::fabric::Untrusting, remote);
-    percale_conformance::conformance!(bounced, percale_conformance::fabric::Bounced, remote);
-    percale_conformance::conformance!(tcp, percale_conformance::fabric::Tcp);
-    percale_conformance::conformance!(verbs, percale_conformance::fabric::Verbs, direct);
-    percale_conformance::conformance!(sim, percale_conformance::fabric::Sim, simulated);
+    include!(concat!(env!("OUT_DIR"), "/conformance.rs"));
 }
 
 /// The other role of this program.
