@@ -16,7 +16,7 @@ use crate::abi::{
 };
 use crate::events;
 use crate::fabric;
-use crate::object::Object;
+use crate::object;
 use crate::port::Port;
 use crate::registration::descriptions::Descriptions;
 use crate::registration::mode::RegionMode;
@@ -203,23 +203,10 @@ impl Shared {
     }
 }
 
-#[repr(C)]
-pub(crate) struct Domain {
-    fid: fid_domain,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Domain {
-    const CLASS: usize = FI_CLASS_DOMAIN;
-}
+object::object!(pub(crate) Domain: FI_CLASS_DOMAIN, fid_domain, Shared);
 
 impl Domain {
     pub(crate) const fn new(fid: fid_domain, shared: Arc<Shared>) -> Self {
         Self { fid, shared }
-    }
-
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 }

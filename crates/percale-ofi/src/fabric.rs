@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::abi::{FI_CLASS_FABRIC, fid_fabric};
-use crate::object::Object;
+use crate::object;
 
 /// The part of a fabric that its objects share.
 #[derive(Debug)]
@@ -12,23 +12,10 @@ pub(crate) struct Shared {
     pub(crate) api_version: u32,
 }
 
-#[repr(C)]
-pub(crate) struct Fabric {
-    fid: fid_fabric,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Fabric {
-    const CLASS: usize = FI_CLASS_FABRIC;
-}
+object::object!(pub(crate) Fabric: FI_CLASS_FABRIC, fid_fabric, Shared);
 
 impl Fabric {
     pub(crate) const fn new(fid: fid_fabric, shared: Arc<Shared>) -> Self {
         Self { fid, shared }
-    }
-
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 }

@@ -62,6 +62,32 @@ pub(crate) unsafe trait Object: Sized {
     }
 }
 
+/// Declares an object: a C structure, and the part that it shares with other objects.
+macro_rules! object {
+    ($(#[$doc:meta])* $vis:vis $name:ident: $class:expr, $fid:ty, $(#[$part_doc:meta])* $shared:ty) => {
+        $(#[$doc])*
+        #[repr(C)]
+        pub(crate) struct $name {
+            fid: $fid,
+            $(#[$part_doc])*
+            shared: std::sync::Arc<$shared>,
+        }
+
+        // SAFETY: `repr(C)`, and `fid` is first.
+        unsafe impl $crate::object::Object for $name {
+            const CLASS: usize = $class;
+        }
+
+        impl $name {
+            $vis const fn shared(&self) -> &std::sync::Arc<$shared> {
+                &self.shared
+            }
+        }
+    };
+}
+
+pub(crate) use object;
+
 /// The head of an object.
 pub(crate) const fn head(class: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
     fid { fclass: class, context, ops: std::ptr::from_ref(ops).cast_mut() }

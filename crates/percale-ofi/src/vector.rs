@@ -54,22 +54,7 @@ impl Drop for Reports {
     }
 }
 
-#[repr(C)]
-pub(crate) struct Vector {
-    fid: fid_av,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Vector {
-    const CLASS: usize = FI_CLASS_AV;
-}
-
-impl Vector {
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
+object::object!(pub(crate) Vector: FI_CLASS_AV, fid_av, Shared);
 
 static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), ..fi_ops::REFUSING };
 static OPS: fi_ops_av = fi_ops_av {

@@ -35,22 +35,7 @@ impl Drop for Membership {
     }
 }
 
-#[repr(C)]
-pub(crate) struct Set {
-    fid: fid_wait,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Set {
-    const CLASS: usize = FI_CLASS_WAIT;
-}
-
-impl Set {
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
+object::object!(pub(crate) Set: FI_CLASS_WAIT, fid_wait, Shared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait) };
