@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use percale::Counter;
 
 use crate::abi::{
-    FI_CLASS_CNTR, FI_EAVAIL, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD,
-    fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
+    FI_CLASS_CNTR, FI_EAVAIL, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_SET, FI_WAIT_UNSPEC, fi_cntr_attr, fi_ops, fi_ops_cntr,
+    fid, fid_cntr, fid_domain,
 };
 use crate::domain::{self, Domain, Sleeper};
 use crate::object::{self, Object};
@@ -123,22 +123,7 @@ impl Shared {
     }
 }
 
-#[repr(C)]
-pub(crate) struct Count {
-    fid: fid_cntr,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Count {
-    const CLASS: usize = FI_CLASS_CNTR;
-}
-
-impl Count {
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
+object::object!(pub(crate) Count: FI_CLASS_CNTR, fid_cntr, Shared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_cntr = fi_ops_cntr {
@@ -174,26 +159,17 @@ pub(crate) unsafe extern "C" fn open(
         );
         return -libc::ENOSYS;
     }
-    let wait = match attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj) {
-        FI_WAIT_UNSPEC | FI_WAIT_FD => FI_WAIT_FD,
-        wait @ (FI_WAIT_NONE | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
-        other => {
-            log::warning!(
-                FI_LOG_CNTR,
-                "fi_cntr_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
-            );
-            return -libc::ENOSYS;
-        }
+    let wait = match waiting::object("fi_cntr_open", FI_LOG_CNTR, attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj)) {
+        Ok(wait) => wait,
+        Err(code) => return code,
     };
     let slept_on = attr.is_some_and(|attr| matches!(attr.wait_obj, FI_WAIT_FD | FI_WAIT_SET));
     let percale = Arc::new(Counter::new());
-    let membership = match attr {
-        // SAFETY: with FI_WAIT_SET the client gives one.
-        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
-            Ok(membership) => Some(membership),
-            Err(code) => return code,
-        },
-        _ => None,
+    let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
+    // SAFETY: with FI_WAIT_SET the client gives one.
+    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+        Ok(membership) => membership,
+        Err(code) => return code,
     };
     let shared = Arc::new(Shared {
         domain: Arc::clone(domain),

@@ -10,8 +10,7 @@ use percale::{Event, EventQueue, GroupId};
 
 use crate::abi::{
     FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_LOG_EQ, FI_PEEK, FI_SHUTDOWN,
-    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry,
-    fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
+    FI_WAIT_NONE, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
 use crate::fabric;
 use crate::info::Copied;
@@ -47,22 +46,7 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[repr(C)]
-pub(crate) struct Events {
-    fid: fid_eq,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Events {
-    const CLASS: usize = FI_CLASS_EQ;
-}
-
-impl Events {
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
+object::object!(pub(crate) Events: FI_CLASS_EQ, fid_eq, Shared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_eq = fi_ops_eq {
@@ -86,25 +70,16 @@ pub(crate) unsafe fn open(
 ) -> c_int {
     // SAFETY: promised by the caller.
     let attr = unsafe { attr.as_ref() };
-    let wait = match attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj) {
-        FI_WAIT_UNSPEC => FI_WAIT_FD,
-        wait @ (FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
-        other => {
-            log::warning!(
-                FI_LOG_EQ,
-                "fi_eq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
-            );
-            return -libc::ENOSYS;
-        }
+    let wait = match waiting::object("fi_eq_open", FI_LOG_EQ, attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj)) {
+        Ok(wait) => wait,
+        Err(code) => return code,
     };
     let percale = EventQueue::default();
-    let membership = match attr {
-        // SAFETY: with FI_WAIT_SET the client gives one.
-        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
-            Ok(membership) => Some(membership),
-            Err(code) => return code,
-        },
-        _ => None,
+    let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
+    // SAFETY: with FI_WAIT_SET the client gives one.
+    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+        Ok(membership) => membership,
+        Err(code) => return code,
     };
     let shared = Arc::new(Shared {
         fabric: Arc::clone(fabric),

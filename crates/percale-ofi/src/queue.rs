@@ -17,8 +17,8 @@ use percale::{CompletionQueue, Entry, ErrorEntry};
 use self::direct::{BATCH, Direct};
 pub(crate) use self::format::Format;
 use crate::abi::{
-    FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC,
-    FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
+    FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE, fi_addr_t, fi_cq_attr, fi_cq_err_entry,
+    fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::object::{self, Object};
@@ -200,22 +200,7 @@ impl Shared {
     }
 }
 
-#[repr(C)]
-pub(crate) struct Queue {
-    fid: fid_cq,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for Queue {
-    const CLASS: usize = FI_CLASS_CQ;
-}
-
-impl Queue {
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
+object::object!(pub(crate) Queue: FI_CLASS_CQ, fid_cq, Shared);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_cq = fi_ops_cq {
@@ -245,26 +230,16 @@ pub(crate) unsafe extern "C" fn open(
         log::warning!(FI_LOG_CQ, "fi_cq_open: there is no format {}", attr.map_or(0, |attr| attr.format));
         return -libc::ENOSYS;
     };
-    let wait = attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj);
-    let wait = match wait {
-        FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD => wait,
-        FI_WAIT_UNSPEC => FI_WAIT_FD,
-        other => {
-            log::warning!(
-                FI_LOG_CQ,
-                "fi_cq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
-            );
-            return -libc::ENOSYS;
-        }
+    let wait = match waiting::object("fi_cq_open", FI_LOG_CQ, attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj)) {
+        Ok(wait) => wait,
+        Err(code) => return code,
     };
     let percale = CompletionQueue::default();
-    let membership = match attr {
-        // SAFETY: with FI_WAIT_SET the client gives one.
-        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
-            Ok(membership) => Some(membership),
-            Err(code) => return code,
-        },
-        _ => None,
+    let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
+    // SAFETY: with FI_WAIT_SET the client gives one.
+    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+        Ok(membership) => membership,
+        Err(code) => return code,
     };
     let shared = Arc::new(Shared {
         domain: Arc::clone(domain),
