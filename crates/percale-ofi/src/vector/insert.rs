@@ -61,7 +61,21 @@ struct Call<'a> {
     context: *mut c_void,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// # Safety
+    /// The vector is one of ours, and open as long as the call is used.
+    unsafe fn new(
+        name: &'static str,
+        av: *mut fid_av,
+        addresses: *mut fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> Self {
+        // SAFETY: promised by the caller.
+        let shared: &'a Shared = unsafe { Vector::of(av) }.shared();
+        Self { name, shared, answers: Answers { addresses, errors: std::ptr::null_mut() }, flags, context }
+    }
+
     /// Executes the call; `count` addresses are to be inserted.
     ///
     /// # Safety
@@ -132,7 +146,8 @@ pub(super) unsafe extern "C" fn insert(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: a vector of ours.
-    let shared = unsafe { Vector::of(av) }.shared();
+    let call = unsafe { Call::new("fi_av_insert", av, fi_addr, flags, context) };
+    let shared = call.shared;
     if addresses.is_null() && count > 0 {
         return -libc::EINVAL;
     }
@@ -141,8 +156,6 @@ pub(super) unsafe extern "C" fn insert(
         // SAFETY: the client gives `count` addresses of the domain's format, one behind the other.
         unsafe { address::read(addresses.byte_add(at * each), each) }.ok_or(AddressError::Form)
     });
-    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
-    let call = Call { name: "fi_av_insert", shared, answers, flags, context };
     let (now, later) = (given.clone(), given);
     // SAFETY: the client's arrays are as long.
     unsafe {
@@ -163,11 +176,10 @@ pub(super) unsafe extern "C" fn insert_service(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: a vector of ours.
-    let shared = unsafe { Vector::of(av) }.shared();
+    let call = unsafe { Call::new("fi_av_insertsvc", av, fi_addr, flags, context) };
+    let shared = call.shared;
     // SAFETY: the client's strings.
-    let (Some(node), Some(service)) = (unsafe { text(node) }, unsafe { text(service) }) else { return -libc::EINVAL };
-    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
-    let call = Call { name: "fi_av_insertsvc", shared, answers, flags, context };
+    let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };
     // SAFETY: the client wants one outcome.
     unsafe {
         call.run(
@@ -192,11 +204,10 @@ pub(super) unsafe extern "C" fn insert_symmetric(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: a vector of ours.
-    let shared = unsafe { Vector::of(av) }.shared();
+    let call = unsafe { Call::new("fi_av_insertsym", av, fi_addr, flags, context) };
+    let shared = call.shared;
     // SAFETY: the client's strings.
-    let (Some(node), Some(service)) = (unsafe { text(node) }, unsafe { text(service) }) else { return -libc::EINVAL };
-    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
-    let call = Call { name: "fi_av_insertsym", shared, answers, flags, context };
+    let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };
     // SAFETY: the client's arrays are as long as the two counts say.
     unsafe {
         call.run(
@@ -205,6 +216,15 @@ pub(super) unsafe extern "C" fn insert_symmetric(
             |inserter, context, done| inserter.start_symmetric((node, nodes), (service, services), context, done),
         )
     }
+}
+
+/// Reads the names of a node and of a service; `None` if either is invalid.
+///
+/// # Safety
+/// As of [`text`].
+unsafe fn texts<'a>(node: *const c_char, service: *const c_char) -> Option<(&'a str, &'a str)> {
+    // SAFETY: passed on.
+    unsafe { Some((text(node)?, text(service)?)) }
 }
 
 /// Reads a client's text; `None` if it is invalid.
