@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::counter::Count;
 use crate::domain::{Domain, Shared};
 use crate::endpoint::Endpoint;
+use crate::endpoint::atomic::Description;
 use crate::endpoint::trigger::Begins;
 use crate::log;
 use crate::object::Object;
@@ -107,7 +108,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             // SAFETY: promised by the caller.
             let endpoint = unsafe { endpoint(op.ep, kind == FI_OP_RECV) }?;
             // SAFETY: promised by the caller.
-            (endpoint, unsafe { endpoint.message(kind == FI_OP_RECV, &raw const op.msg, begins, op.flags) }?)
+            (endpoint, unsafe { endpoint.message(kind == FI_OP_RECV, &(&op.msg).into(), begins, op.flags) }?)
         }
         kind @ (FI_OP_TRECV | FI_OP_TSEND) => {
             // SAFETY: as above.
@@ -116,7 +117,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             // SAFETY: as above.
             let endpoint = unsafe { endpoint(op.ep, receives) }?;
             // SAFETY: as above.
-            (endpoint, unsafe { endpoint.tagged_message(receives, &raw const op.msg, begins, op.flags) }?)
+            (endpoint, unsafe { endpoint.message(receives, &(&op.msg).into(), begins, op.flags) }?)
         }
         kind @ (FI_OP_READ | FI_OP_WRITE) => {
             // SAFETY: as above.
@@ -131,8 +132,9 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             let op = unsafe { &*op.atomic };
             // SAFETY: as above.
             let endpoint = unsafe { endpoint(op.ep, false) }?;
+            let description = Description { msg: &raw const op.msg, compare: None, result: None };
             // SAFETY: as above.
-            (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, None, None, begins, op.flags) }?)
+            (endpoint, unsafe { endpoint.atomic_operation(description, begins, op.flags) }?)
         }
         FI_OP_FETCH_ATOMIC => {
             // SAFETY: as above.
@@ -140,8 +142,9 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             let result = Some((op.fetch.msg_iov, op.fetch.iov_count));
             // SAFETY: as above.
             let endpoint = unsafe { endpoint(op.ep, false) }?;
+            let description = Description { msg: &raw const op.msg, compare: None, result };
             // SAFETY: as above.
-            (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, None, result, begins, op.flags) }?)
+            (endpoint, unsafe { endpoint.atomic_operation(description, begins, op.flags) }?)
         }
         FI_OP_COMPARE_ATOMIC => {
             // SAFETY: as above.
@@ -150,8 +153,9 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
             let compare = Some((op.compare.msg_iov, op.compare.iov_count));
             // SAFETY: as above.
             let endpoint = unsafe { endpoint(op.ep, false) }?;
+            let description = Description { msg: &raw const op.msg, compare, result };
             // SAFETY: as above.
-            (endpoint, unsafe { endpoint.atomic_operation(&raw const op.msg, compare, result, begins, op.flags) }?)
+            (endpoint, unsafe { endpoint.atomic_operation(description, begins, op.flags) }?)
         }
         kind @ (FI_OP_CNTR_SET | FI_OP_CNTR_ADD) => {
             // SAFETY: as above.

@@ -7,31 +7,28 @@ use percale::trigger::Operation;
 use percale::{AtomicOp, AtomicWork, OpFlags, RemoteMemory, Segment, Segments};
 
 use super::atomic_valid::{What, compwritevalid, readwritevalid, writevalid};
-use super::flags::TRIGGERED;
+use super::calls::{Const, Descs, Ioc, Void, calls, table};
+use super::rma::Target;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
-use crate::abi::{
-    FI_ATOMIC_READ, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_ioc, fi_msg_atomic, fi_ops_atomic, fid_ep,
-};
+use crate::abi::{FI_ATOMIC_READ, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_ioc, fi_msg_atomic, fi_ops_atomic};
 use crate::log;
-use crate::object::Object;
 
-pub(super) const TABLE: fi_ops_atomic = fi_ops_atomic {
-    size: size_of::<fi_ops_atomic>(),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject),
-    readwrite: Some(readwrite),
-    readwritev: Some(readwritev),
-    readwritemsg: Some(readwritemsg),
-    compwrite: Some(compwrite),
-    compwritev: Some(compwritev),
-    compwritemsg: Some(compwritemsg),
-    writevalid: Some(writevalid),
-    readwritevalid: Some(readwritevalid),
-    compwritevalid: Some(compwritevalid),
-};
+pub(super) const TABLE: fi_ops_atomic = table!(fi_ops_atomic {
+    write,
+    writev,
+    writemsg,
+    inject,
+    readwrite,
+    readwritev,
+    readwritemsg,
+    compwrite,
+    compwritev,
+    compwritemsg,
+    writevalid,
+    readwritevalid,
+    compwritevalid
+});
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
@@ -64,12 +61,14 @@ impl What {
     }
 }
 
-/// What is changed.
+/// An operation as the client describes it.
 #[derive(Clone, Copy)]
-struct Target {
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
+pub(crate) struct Description {
+    pub(crate) msg: *const fi_msg_atomic,
+    /// The pieces to compare with, and how many there are.
+    pub(crate) compare: Option<(*const fi_ioc, usize)>,
+    /// The pieces for the previous contents, and how many there are.
+    pub(crate) result: Option<(*mut fi_ioc, usize)>,
 }
 
 /// The memory of an operation.
@@ -83,26 +82,10 @@ struct Operands {
 impl Endpoint {
     /// All memory is the client's, which keeps it valid as fi_atomic(3) requires.
     #[inline]
-    fn atomic(
-        &self,
-        what: What,
-        target: Target,
-        operands: Operands,
-        data: Option<u64>,
-        context: *mut c_void,
-        flags: OpFlags,
-    ) -> isize {
-        let port = match self.port() {
-            Ok(port) => port,
-            Err(refused) => return refused,
-        };
-        let work = self.atomic_work(what, target, operands, data, context, flags);
-        if flags.contains(TRIGGERED) {
-            // SAFETY: the client says by its flags that the context is one of a triggered operation.
-            return unsafe { self.post_triggered(Ok(Operation::Atomic(work)), context) };
-        }
+    fn atomic(&self, what: What, target: Target, operands: Operands, context: *mut c_void, flags: OpFlags) -> isize {
+        let work = self.atomic_work(what, target, operands, None, context, flags);
         // SAFETY: the client keeps the memory until the operation has completed.
-        answer(unsafe { port.atomic(&work) })
+        self.post(work, flags, context, Operation::Atomic, |port, work| unsafe { port.atomic(work) })
     }
 
     #[inline]
@@ -137,20 +120,14 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// `msg` is as fi_atomic(3) has it, and so are the pieces of the others, if they are given.
-    unsafe fn atomic_as(
-        &self,
-        msg: *const fi_msg_atomic,
-        compare: Option<(*const fi_ioc, usize)>,
-        result: Option<(*mut fi_ioc, usize)>,
-        flags: u64,
-    ) -> Result<isize, isize> {
+    /// The description is as fi_atomic(3) has it.
+    unsafe fn atomic_as(&self, description: Description, flags: u64) -> Result<isize, isize> {
         let begins = Begins::of(flags);
         // SAFETY: passed on.
-        let work = unsafe { self.described_atomic(msg, compare, result, begins, flags) };
+        let work = unsafe { self.described_atomic(description, begins, flags) };
         if begins == Begins::Triggered {
             // SAFETY: passed on.
-            return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*msg).context) });
+            return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*description.msg).context) });
         }
         let work = work?;
         // SAFETY: the client keeps the memory until the operation has completed.
@@ -163,14 +140,12 @@ impl Endpoint {
     /// As of `atomic_as`.
     pub(crate) unsafe fn atomic_operation(
         &self,
-        msg: *const fi_msg_atomic,
-        compare: Option<(*const fi_ioc, usize)>,
-        result: Option<(*mut fi_ioc, usize)>,
+        description: Description,
         begins: Begins,
         flags: u64,
     ) -> Result<Operation, isize> {
         // SAFETY: passed on.
-        unsafe { self.described_atomic(msg, compare, result, begins, flags) }.map(Operation::Atomic)
+        unsafe { self.described_atomic(description, begins, flags) }.map(Operation::Atomic)
     }
 
     /// # Safety
@@ -178,9 +153,7 @@ impl Endpoint {
     #[inline]
     unsafe fn described_atomic(
         &self,
-        msg: *const fi_msg_atomic,
-        compare: Option<(*const fi_ioc, usize)>,
-        result: Option<(*mut fi_ioc, usize)>,
+        Description { msg, compare, result }: Description,
         begins: Begins,
         flags: u64,
     ) -> Result<AtomicWork, isize> {
@@ -230,211 +203,126 @@ fn either(result: Result<isize, isize>) -> isize {
     result.unwrap_or_else(|refused| refused)
 }
 
-pub(super) unsafe extern "C" fn write(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).map(|what| {
-        // SAFETY: the client's buffer.
-        let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
-    }))
-}
-
-pub(super) unsafe extern "C" fn writev(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
-    count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).and_then(|what| {
-        // SAFETY: the client's buffers.
-        let operands = Operands { operand: unsafe { what.several(iov, count) }?, compare: None, result: None };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
-    }))
-}
-
-pub(super) unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    either(unsafe { Endpoint::of(ep).atomic_as(msg, None, None, flags) })
-}
-
-pub(super) unsafe extern "C" fn inject(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).map(|what| {
-        // SAFETY: the client's buffer.
-        let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
-        endpoint.atomic(
-            what,
-            Target { peer, address, key },
-            operands,
-            None,
-            std::ptr::null_mut(),
-            endpoint.transmit.injecting(),
+impl Endpoint {
+    /// Posts an operation on elements of the type, by the operation, that the client names, with the endpoint's own flags; `operands` reads
+    /// its memory.
+    #[inline(always)]
+    fn atomic_own(
+        &self,
+        (datatype, op): (u32, u32),
+        target: Target,
+        context: *mut c_void,
+        operands: impl FnOnce(What) -> Result<Operands, isize>,
+    ) -> isize {
+        either(
+            What::of(datatype, op)
+                .and_then(|what| Ok(self.atomic(what, target, operands(what)?, context, self.own_transmit()))),
         )
-    }))
+    }
 }
 
-pub(super) unsafe extern "C" fn readwrite(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    result: *mut c_void,
-    _result_desc: *mut c_void,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).map(|what| {
-        // SAFETY: the client's buffers.
-        let (operand, result) = unsafe { (what.one(buf, count), what.one(result, count)) };
-        let operands = Operands { operand, compare: None, result: Some(result) };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
-    }))
-}
+calls! { impl Endpoint {
+    fn write(
+        endpoint, buf: Const, count: usize, _desc: Void, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32,
+        context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            // SAFETY: the client's buffer.
+            Ok(Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None })
+        })
+    }
 
-pub(super) unsafe extern "C" fn readwritev(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
-    count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
-    result_count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).and_then(|what| {
-        let count = if what.op == AtomicOp::Read { 0 } else { count };
-        // SAFETY: the client's buffers.
-        let (operand, result) = unsafe { (what.several(iov, count)?, what.several(resultv, result_count)?) };
-        let operands = Operands { operand, compare: None, result: Some(result) };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
-    }))
-}
+    fn writev(
+        endpoint, iov: Ioc, _desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32,
+        context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            // SAFETY: the client's buffers.
+            Ok(Operands { operand: unsafe { what.several(iov, count) }?, compare: None, result: None })
+        })
+    }
 
-pub(super) unsafe extern "C" fn readwritemsg(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    resultv: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
-    result_count: usize,
-    flags: u64,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    either(unsafe { Endpoint::of(ep).atomic_as(msg, None, Some((resultv, result_count)), flags) })
-}
+    fn writemsg(endpoint, msg: *const fi_msg_atomic, flags: u64) {
+        // SAFETY: the client's description.
+        either(unsafe { endpoint.atomic_as(Description { msg, compare: None, result: None }, flags) })
+    }
 
-pub(super) unsafe extern "C" fn compwrite(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    compare: *const c_void,
-    _compare_desc: *mut c_void,
-    result: *mut c_void,
-    _result_desc: *mut c_void,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).map(|what| {
-        // SAFETY: the client's buffers.
-        let [operand, compare, result] = [buf, compare, result.cast_const()].map(|buf| unsafe { what.one(buf, count) });
-        let operands = Operands { operand, compare: Some(compare), result: Some(result) };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
-    }))
-}
+    fn inject(
+        endpoint, buf: Const, count: usize, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32
+    ) {
+        either(What::of(datatype, op).map(|what| {
+            // SAFETY: the client's buffer.
+            let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
+            let flags = endpoint.transmit.injecting();
+            endpoint.atomic(what, Target { peer, address, key }, operands, std::ptr::null_mut(), flags)
+        }))
+    }
 
-pub(super) unsafe extern "C" fn compwritev(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
-    count: usize,
-    comparev: *const fi_ioc,
-    _compare_desc: *mut *mut c_void,
-    compare_count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
-    result_count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, op).and_then(|what| {
-        // SAFETY: the client's buffers.
-        let operand = unsafe { what.several(iov, count) }?;
-        // SAFETY: as above.
-        let compare = unsafe { what.several(comparev, compare_count) }?;
-        // SAFETY: as above.
-        let result = unsafe { what.several(resultv, result_count) }?;
-        let operands = Operands { operand, compare: Some(compare), result: Some(result) };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
-    }))
-}
+    fn readwrite(
+        endpoint, buf: Const, count: usize, _desc: Void, result: Void, _result_desc: Void, peer: fi_addr_t, address: u64,
+        key: u64, datatype: u32, op: u32, context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            // SAFETY: the client's buffers.
+            let (operand, result) = unsafe { (what.one(buf, count), what.one(result, count)) };
+            Ok(Operands { operand, compare: None, result: Some(result) })
+        })
+    }
 
-pub(super) unsafe extern "C" fn compwritemsg(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    comparev: *const fi_ioc,
-    _compare_desc: *mut *mut c_void,
-    compare_count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
-    result_count: usize,
-    flags: u64,
-) -> isize {
-    let (compare, result) = (Some((comparev, compare_count)), Some((resultv, result_count)));
-    // SAFETY: an endpoint of ours, and the client's description.
-    either(unsafe { Endpoint::of(ep).atomic_as(msg, compare, result, flags) })
-}
+    fn readwritev(
+        endpoint, iov: Ioc, _desc: Descs, count: usize, resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize,
+        peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32, context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            let count = if what.op == AtomicOp::Read { 0 } else { count };
+            // SAFETY: the client's buffers.
+            let (operand, result) = unsafe { (what.several(iov, count)?, what.several(resultv, result_count)?) };
+            Ok(Operands { operand, compare: None, result: Some(result) })
+        })
+    }
+
+    fn readwritemsg(
+        endpoint, msg: *const fi_msg_atomic, resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize, flags: u64
+    ) {
+        let result = Some((resultv, result_count));
+        // SAFETY: the client's description.
+        either(unsafe { endpoint.atomic_as(Description { msg, compare: None, result }, flags) })
+    }
+
+    fn compwrite(
+        endpoint, buf: Const, count: usize, _desc: Void, compare: Const, _compare_desc: Void, result: Void,
+        _result_desc: Void, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32, context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            let buffers = [buf, compare, result.cast_const()];
+            // SAFETY: the client's buffers.
+            let [operand, compare, result] = buffers.map(|buf| unsafe { what.one(buf, count) });
+            Ok(Operands { operand, compare: Some(compare), result: Some(result) })
+        })
+    }
+
+    fn compwritev(
+        endpoint, iov: Ioc, _desc: Descs, count: usize, comparev: Ioc, _compare_desc: Descs, compare_count: usize,
+        resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize, peer: fi_addr_t, address: u64, key: u64,
+        datatype: u32, op: u32, context: Void
+    ) {
+        endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
+            // SAFETY: the client's buffers.
+            let operand = unsafe { what.several(iov, count) }?;
+            // SAFETY: as above.
+            let compare = unsafe { what.several(comparev, compare_count) }?;
+            // SAFETY: as above.
+            let result = unsafe { what.several(resultv, result_count) }?;
+            Ok(Operands { operand, compare: Some(compare), result: Some(result) })
+        })
+    }
+
+    fn compwritemsg(
+        endpoint, msg: *const fi_msg_atomic, comparev: Ioc, _compare_desc: Descs, compare_count: usize,
+        resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize, flags: u64
+    ) {
+        let (compare, result) = (Some((comparev, compare_count)), Some((resultv, result_count)));
+        // SAFETY: the client's description.
+        either(unsafe { endpoint.atomic_as(Description { msg, compare, result }, flags) })
+    }
+} }

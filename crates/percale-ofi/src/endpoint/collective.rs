@@ -13,30 +13,29 @@ use percale::trigger::Operation;
 use percale::{AtomicOp, Collective, CollectiveWork, Datatype, GroupId, OpFlags, Segment};
 
 use super::atomic_valid::What;
+use super::calls::{Const, Void, calls, table};
 use super::trigger::Begins;
 use super::{Endpoint, answer, described, local};
 use crate::abi::{
     FI_ALLGATHER, FI_ALLREDUCE, FI_ALLTOALL, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_GATHER, FI_LOG_EP_DATA,
     FI_REDUCE, FI_REDUCE_SCATTER, FI_SCATTER, fi_addr_t, fi_atomic_attr, fi_collective_attr, fi_ops_collective,
-    fid_domain, fid_ep,
+    fid_domain,
 };
 use crate::log;
-use crate::object::Object;
 
-pub(super) static OPS: fi_ops_collective = fi_ops_collective {
-    size: size_of::<fi_ops_collective>(),
-    barrier: Some(barrier),
-    broadcast: Some(broadcast),
-    alltoall: Some(alltoall),
-    allreduce: Some(allreduce),
-    allgather: Some(allgather),
-    reduce_scatter: Some(reduce_scatter),
-    reduce: Some(reduce),
-    scatter: Some(scatter),
-    gather: Some(gather),
-    barrier2: Some(barrier2),
+pub(super) static OPS: fi_ops_collective = table!(fi_ops_collective {
+    barrier,
+    broadcast,
+    alltoall,
+    allreduce,
+    allgather,
+    reduce_scatter,
+    reduce,
+    scatter,
+    gather,
+    barrier2;
     ..fi_ops_collective::REFUSING
-};
+});
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
@@ -49,6 +48,11 @@ struct Elements {
 
 impl Elements {
     const NONE: Self = Self { buf: std::ptr::null(), desc: std::ptr::null_mut() };
+
+    /// The elements of a member that has a part in this; otherwise none.
+    const fn given_if(self, takes_part: bool) -> Self {
+        if takes_part { self } else { Self::NONE }
+    }
 }
 
 /// The arguments of one collective call.
@@ -152,206 +156,132 @@ fn either(result: Result<isize, isize>) -> isize {
     result.unwrap_or_else(|refused| refused)
 }
 
-unsafe extern "C" fn barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> isize {
-    // SAFETY: passed on.
-    unsafe { barrier2(ep, group, Endpoint::of(ep).transmit.defaults(), context) }
-}
-
-unsafe extern "C" fn barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> isize {
-    let elements = What { op: AtomicOp::Sum, datatype: Datatype::U8 };
-    let (source, result) = (Elements::NONE, Elements::NONE);
-    let call = Call { group, what: Collective::Barrier, elements, count: 0, source, result, flags, context };
-    // SAFETY: an endpoint of ours; there is no memory.
-    either(unsafe { Endpoint::of(ep).collective(call) })
-}
-
-unsafe extern "C" fn broadcast(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    count: usize,
-    desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    datatype: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(endpoint.rank(group, root).and_then(|(root, ours)| {
-        let elements = What::of(datatype, 0)?;
-        let given = Elements { buf, desc };
-        let (source, result) = if ours { (given, Elements::NONE) } else { (Elements::NONE, given) };
-        let what = Collective::Broadcast { root };
+impl Endpoint {
+    /// Posts a collective in which all members have the same part.
+    #[inline(always)]
+    fn together(&self, call: impl FnOnce() -> Result<Call, isize>) -> isize {
         // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
+        either(call().and_then(|call| unsafe { self.collective(call) }))
+    }
+
+    /// Posts a collective with a root; `call` takes the rank of that, and whether this endpoint is the root.
+    #[inline(always)]
+    fn rooted(
+        &self,
+        group: fi_addr_t,
+        root: fi_addr_t,
+        call: impl FnOnce(usize, bool) -> Result<Call, isize>,
+    ) -> isize {
+        self.together(|| self.rank(group, root).and_then(|(root, ours)| call(root, ours)))
+    }
+
+    fn barrier(&self, group: fi_addr_t, flags: u64, context: *mut c_void) -> isize {
+        let elements = What { op: AtomicOp::Sum, datatype: Datatype::U8 };
+        let (source, result) = (Elements::NONE, Elements::NONE);
+        let call = Call { group, what: Collective::Barrier, elements, count: 0, source, result, flags, context };
+        self.together(|| Ok(call))
+    }
 }
 
-unsafe extern "C" fn allreduce(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    datatype: u32,
-    op: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(reduction(datatype, op).and_then(|elements| {
-        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-        let what = Collective::Allreduce;
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+calls! { impl Endpoint {
+    fn barrier(endpoint, group: fi_addr_t, context: Void) {
+        endpoint.barrier(group, endpoint.transmit.defaults(), context)
+    }
 
-unsafe extern "C" fn reduce(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    datatype: u32,
-    op: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(endpoint.rank(group, root).and_then(|(root, ours)| {
-        let elements = reduction(datatype, op)?;
-        let result = if ours { Elements { buf: result, desc: result_desc } } else { Elements::NONE };
-        let (source, what) = (Elements { buf, desc }, Collective::Reduce { root });
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn barrier2(endpoint, group: fi_addr_t, flags: u64, context: Void) {
+        endpoint.barrier(group, flags, context)
+    }
 
-unsafe extern "C" fn alltoall(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    datatype: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, 0).and_then(|elements| {
-        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-        let what = Collective::Alltoall;
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn broadcast(
+        endpoint, buf: Void, count: usize, desc: Void, group: fi_addr_t, root: fi_addr_t, datatype: u32, flags: u64,
+        context: Void
+    ) {
+        endpoint.rooted(group, root, |root, ours| {
+            let elements = What::of(datatype, 0)?;
+            let given = Elements { buf, desc };
+            let (source, result) = if ours { (given, Elements::NONE) } else { (Elements::NONE, given) };
+            let what = Collective::Broadcast { root };
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
 
-unsafe extern "C" fn allgather(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    datatype: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(What::of(datatype, 0).and_then(|elements| {
-        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-        let what = Collective::Allgather;
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn allreduce(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t, datatype: u32,
+        op: u32, flags: u64, context: Void
+    ) {
+        endpoint.together(|| {
+            let (elements, what) = (reduction(datatype, op)?, Collective::Allreduce);
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
 
-unsafe extern "C" fn reduce_scatter(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    datatype: u32,
-    op: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(reduction(datatype, op).and_then(|elements| {
-        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
-        let what = Collective::ReduceScatter;
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn reduce(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t,
+        root: fi_addr_t, datatype: u32, op: u32, flags: u64, context: Void
+    ) {
+        endpoint.rooted(group, root, |root, ours| {
+            let (elements, what) = (reduction(datatype, op)?, Collective::Reduce { root });
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc }.given_if(ours));
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
 
-unsafe extern "C" fn scatter(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    datatype: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(endpoint.rank(group, root).and_then(|(root, ours)| {
-        let elements = What::of(datatype, 0)?;
-        let source = if ours { Elements { buf, desc } } else { Elements::NONE };
-        let result = Elements { buf: result, desc: result_desc };
-        let what = Collective::Scatter { root };
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn alltoall(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t, datatype: u32,
+        flags: u64, context: Void
+    ) {
+        endpoint.together(|| {
+            let (elements, what) = (What::of(datatype, 0)?, Collective::Alltoall);
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
 
-unsafe extern "C" fn gather(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: fi_addr_t,
-    root: fi_addr_t,
-    datatype: u32,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours.
-    let endpoint = unsafe { Endpoint::of(ep) };
-    either(endpoint.rank(group, root).and_then(|(root, ours)| {
-        let elements = What::of(datatype, 0)?;
-        let source = Elements { buf, desc };
-        let result = if ours { Elements { buf: result, desc: result_desc } } else { Elements::NONE };
-        let what = Collective::Gather { root };
-        // SAFETY: the client's memory.
-        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
-    }))
-}
+    fn allgather(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t, datatype: u32,
+        flags: u64, context: Void
+    ) {
+        endpoint.together(|| {
+            let (elements, what) = (What::of(datatype, 0)?, Collective::Allgather);
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
+
+    fn reduce_scatter(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t, datatype: u32,
+        op: u32, flags: u64, context: Void
+    ) {
+        endpoint.together(|| {
+            let (elements, what) = (reduction(datatype, op)?, Collective::ReduceScatter);
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
+
+    fn scatter(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t,
+        root: fi_addr_t, datatype: u32, flags: u64, context: Void
+    ) {
+        endpoint.rooted(group, root, |root, ours| {
+            let (elements, what) = (What::of(datatype, 0)?, Collective::Scatter { root });
+            let (source, result) = (Elements { buf, desc }.given_if(ours), Elements { buf: result, desc: result_desc });
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
+
+    fn gather(
+        endpoint, buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, group: fi_addr_t,
+        root: fi_addr_t, datatype: u32, flags: u64, context: Void
+    ) {
+        endpoint.rooted(group, root, |root, ours| {
+            let (elements, what) = (What::of(datatype, 0)?, Collective::Gather { root });
+            let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc }.given_if(ours));
+            Ok(Call { group, what, elements, count, source, result, flags, context })
+        })
+    }
+} }
 
 /// fi_query_collective(3).
 pub(crate) unsafe extern "C" fn query(

@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use percale::device::{Device, Interface};
 use percale::{Access, Datatype};
 
+use super::calls::{Const, Descs, Ioc, Iov, Void, table};
 use super::{Endpoint, atomic, message, rma, tagged};
 use crate::abi::{
     FI_ATOMIC_READ, FI_INJECT, FI_LOG_EP_DATA, fi_addr_t, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged,
@@ -17,48 +18,32 @@ use crate::abi::{
 use crate::log;
 use crate::object::Object;
 
-pub(super) const MESSAGES: fi_ops_msg = fi_ops_msg {
-    recv: Some(recv),
-    recvv: Some(recvv),
-    recvmsg: Some(recvmsg),
-    send: Some(send),
-    sendv: Some(sendv),
-    sendmsg: Some(sendmsg),
-    senddata: Some(senddata),
-    ..message::TABLE
-};
-pub(super) const TAGGED: fi_ops_tagged = fi_ops_tagged {
-    recv: Some(tagged_recv),
-    recvv: Some(tagged_recvv),
-    recvmsg: Some(tagged_recvmsg),
-    send: Some(tagged_send),
-    sendv: Some(tagged_sendv),
-    sendmsg: Some(tagged_sendmsg),
-    senddata: Some(tagged_senddata),
+pub(super) const MESSAGES: fi_ops_msg =
+    table!(fi_ops_msg { recv, recvv, recvmsg, send, sendv, sendmsg, senddata; ..message::TABLE });
+pub(super) const TAGGED: fi_ops_tagged = table!(fi_ops_tagged {
+    recv: tagged_recv,
+    recvv: tagged_recvv,
+    recvmsg: tagged_recvmsg,
+    send: tagged_send,
+    sendv: tagged_sendv,
+    sendmsg: tagged_sendmsg,
+    senddata: tagged_senddata;
     ..tagged::TABLE
-};
-pub(super) const RMA: fi_ops_rma = fi_ops_rma {
-    read: Some(read),
-    readv: Some(readv),
-    readmsg: Some(readmsg),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    writedata: Some(writedata),
-    ..rma::TABLE
-};
-pub(super) const ATOMIC: fi_ops_atomic = fi_ops_atomic {
-    write: Some(atomic_write),
-    writev: Some(atomic_writev),
-    writemsg: Some(atomic_writemsg),
-    readwrite: Some(readwrite),
-    readwritev: Some(readwritev),
-    readwritemsg: Some(readwritemsg),
-    compwrite: Some(compwrite),
-    compwritev: Some(compwritev),
-    compwritemsg: Some(compwritemsg),
+});
+pub(super) const RMA: fi_ops_rma =
+    table!(fi_ops_rma { read, readv, readmsg, write, writev, writemsg, writedata; ..rma::TABLE });
+pub(super) const ATOMIC: fi_ops_atomic = table!(fi_ops_atomic {
+    write: atomic_write,
+    writev: atomic_writev,
+    writemsg: atomic_writemsg,
+    readwrite,
+    readwritev,
+    readwritemsg,
+    compwrite,
+    compwritev,
+    compwritemsg;
     ..atomic::TABLE
-};
+});
 
 /// Bytes leave from there.
 pub(super) const FROM: Access = Access::SEND.union(Access::WRITE);
@@ -85,40 +70,37 @@ impl Check<'_> {
 
     /// # Safety
     /// `iov` is null, or readable for `count` pieces, and `descriptions`, unless it is null, for as many.
-    unsafe fn several(
-        &self,
-        descriptions: *mut *mut c_void,
-        iov: *const libc::iovec,
-        count: usize,
-        rights: Access,
-    ) -> bool {
-        (!iov.is_null() || count == 0)
-            && (0..count).all(|at| {
-                // SAFETY: promised by the caller.
-                let piece = unsafe { iov.add(at).read() };
-                // SAFETY: promised by the caller.
-                let description = unsafe { nth(descriptions, at) };
-                self.one(description, piece.iov_base, piece.iov_len, rights)
-            })
+    unsafe fn several(&self, descriptions: Descs, iov: Iov, count: usize, rights: Access) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.all(descriptions, iov, count, rights, |piece| (piece.iov_base, piece.iov_len)) }
     }
 
     /// # Safety
     /// As of [`several`](Self::several).
-    unsafe fn elements(
+    unsafe fn elements(&self, descriptions: Descs, iov: Ioc, count: usize, datatype: u32, rights: Access) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.all(descriptions, iov, count, rights, |piece| (piece.addr, bytes(piece.count, datatype))) }
+    }
+
+    /// Checks each piece of a list; `memory` returns a piece's address and length.
+    ///
+    /// # Safety
+    /// As of [`several`](Self::several).
+    #[inline(always)]
+    unsafe fn all<P>(
         &self,
-        descriptions: *mut *mut c_void,
-        iov: *const fi_ioc,
+        descriptions: Descs,
+        iov: *const P,
         count: usize,
-        datatype: u32,
         rights: Access,
+        memory: impl Fn(P) -> (Void, usize),
     ) -> bool {
         (!iov.is_null() || count == 0)
             && (0..count).all(|at| {
                 // SAFETY: promised by the caller.
-                let piece = unsafe { iov.add(at).read() };
-                // SAFETY: promised by the caller.
-                let description = unsafe { nth(descriptions, at) };
-                self.one(description, piece.addr, bytes(piece.count, datatype), rights)
+                let (piece, description) = unsafe { (iov.add(at).read(), nth(descriptions, at)) };
+                let (buf, len) = memory(piece);
+                self.one(description, buf, len, rights)
             })
     }
 }
@@ -188,12 +170,6 @@ macro_rules! described_as {
         }
     )*};
 }
-
-type Void = *mut c_void;
-type Const = *const c_void;
-type Descs = *mut *mut c_void;
-type Iov = *const libc::iovec;
-type Ioc = *const fi_ioc;
 
 described! {
     recv => message::recv, (buf: Void, len: usize, desc: Void, from: fi_addr_t, context: Void), one(desc, buf, len, INTO);

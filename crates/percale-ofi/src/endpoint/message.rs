@@ -5,30 +5,65 @@ use std::ffi::c_void;
 use percale::trigger::Operation;
 use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
-use super::flags::TRIGGERED;
+use super::calls::{Const, Descs, Iov, Void, calls, table};
+use super::flags::{Direction, TRIGGERED};
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
-use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
-use crate::object::Object;
-use crate::port::Port;
+use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg};
 
-pub(super) const TABLE: fi_ops_msg = fi_ops_msg {
-    size: size_of::<fi_ops_msg>(),
-    recv: Some(recv),
-    recvv: Some(recvv),
-    recvmsg: Some(recvmsg),
-    send: Some(send),
-    sendv: Some(sendv),
-    sendmsg: Some(sendmsg),
-    inject: Some(inject),
-    senddata: Some(senddata),
-    injectdata: Some(injectdata),
-};
+pub(super) const TABLE: fi_ops_msg =
+    table!(fi_ops_msg { recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata });
+
+/// A message as the client describes it, in an `fi_msg` or an `fi_msg_tagged`.
+#[derive(Clone, Copy)]
+pub(crate) struct Message {
+    iov: *const libc::iovec,
+    iov_count: usize,
+    /// The peer, or the source of a receive.
+    pub(super) peer: fi_addr_t,
+    /// The tag of a tagged message, and the bits of it that a receive ignores.
+    pub(super) tag: Option<(u64, u64)>,
+    pub(super) context: *mut c_void,
+    data: u64,
+}
+
+impl From<&fi_msg> for Message {
+    fn from(msg: &fi_msg) -> Self {
+        let &fi_msg { msg_iov: iov, iov_count, addr: peer, context, data, .. } = msg;
+        Self { iov, iov_count, peer, tag: None, context, data }
+    }
+}
+
+impl From<&fi_msg_tagged> for Message {
+    fn from(msg: &fi_msg_tagged) -> Self {
+        let &fi_msg_tagged { msg_iov: iov, iov_count, addr: peer, tag, ignore, context, data, .. } = msg;
+        Self { iov, iov_count, peer, tag: Some((tag, ignore)), context, data }
+    }
+}
+
+impl Message {
+    /// Returns the memory.
+    ///
+    /// # Safety
+    /// The list is as fi_msg(3) has it.
+    #[inline]
+    pub(super) unsafe fn segments(&self) -> Result<Segments, isize> {
+        // SAFETY: promised by the caller.
+        unsafe { local::several(self.iov, self.iov_count) }
+    }
+
+    /// Returns the data for the peer's completion queue, if the flags of the operation say that there are any.
+    #[inline]
+    pub(super) fn data(&self, flags: u64) -> Option<u64> {
+        (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data)
+    }
+}
 
 /// The common implementation of the message calls, tagged or not. All memory is the client's, which keeps it valid as fi_msg(3) requires.
 ///
 /// A single piece takes the short path, which is always inlined: conditions that are constant in a call are then not tested.
 impl Endpoint {
+    /// Sends one piece. `flags` returns those of the operation; it is called once the endpoint has a port, which they depend on.
     #[inline(always)]
     pub(super) fn send(
         &self,
@@ -37,39 +72,24 @@ impl Endpoint {
         tag: Option<u64>,
         data: Option<u64>,
         context: *mut c_void,
+        flags: impl FnOnce(&Direction) -> OpFlags,
     ) -> isize {
-        match self.port() {
-            Ok(port) => self.send_by(port, segment, peer, tag, data, context, self.transmit.own()),
-            Err(refused) => refused,
-        }
-    }
-
-    /// Sends a message without a completion. The client may reuse its memory when this returns.
-    #[inline(always)]
-    pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
-        match self.port() {
-            Ok(port) => self.send_by(port, segment, peer, tag, data, std::ptr::null_mut(), self.transmit.injecting()),
-            Err(refused) => refused,
-        }
-    }
-
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "what the C calls take, and by parts, so that none is written down")]
-    fn send_by(
-        &self,
-        port: &Port,
-        segment: Segment,
-        peer: fi_addr_t,
-        tag: Option<u64>,
-        data: Option<u64>,
-        context: *mut c_void,
-        flags: OpFlags,
-    ) -> isize {
+        let port = match self.port() {
+            Ok(port) => port,
+            Err(refused) => return refused,
+        };
+        let flags = flags(&self.transmit);
         if flags.contains(TRIGGERED) {
             return self.send_pieces(Segments::one(segment), peer, tag, data, context, flags);
         }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send_one(self.peer(peer), segment, tag, data, local::context(context), flags) })
+    }
+
+    /// Sends a message without a completion. The client may reuse its memory when this returns.
+    #[inline(always)]
+    pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
+        self.send(segment, peer, tag, data, std::ptr::null_mut(), Direction::injecting)
     }
 
     #[inline(always)]
@@ -94,7 +114,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn send_pieces(
+    fn send_pieces(
         &self,
         segments: Segments,
         peer: fi_addr_t,
@@ -103,20 +123,12 @@ impl Endpoint {
         context: *mut c_void,
         flags: OpFlags,
     ) -> isize {
-        let port = match self.port() {
-            Ok(port) => port,
-            Err(refused) => return refused,
-        };
         let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
-        if flags.contains(TRIGGERED) {
-            // SAFETY: the client says by its flags that the context is one of a triggered operation.
-            return unsafe { self.post_triggered(Ok(Operation::Send(work)), context) };
-        }
         // SAFETY: the client keeps the memory until the operation has completed.
-        answer(unsafe { port.send(&work) })
+        self.post(work, flags, context, Operation::Send, |port, work| unsafe { port.send(work) })
     }
 
-    pub(super) fn receive_pieces(
+    fn receive_pieces(
         &self,
         segments: Segments,
         from: fi_addr_t,
@@ -124,141 +136,126 @@ impl Endpoint {
         context: *mut c_void,
         flags: OpFlags,
     ) -> isize {
-        let port = match self.port() {
-            Ok(port) => port,
-            Err(refused) => return refused,
-        };
         let work = ReceiveWork { from: self.from(from), segments, tag, context: local::context(context), flags };
-        if flags.contains(TRIGGERED) {
-            // SAFETY: the client says by its flags that the context is one of a triggered operation.
-            return unsafe { self.post_triggered(Ok(Operation::Receive(work)), context) };
-        }
         // SAFETY: the client keeps the memory until the operation has completed.
-        answer(unsafe { port.receive(&work) })
+        self.post(work, flags, context, Operation::Receive, |port, work| unsafe { port.receive(work) })
+    }
+
+    /// Sends a list of pieces, unless that is invalid.
+    #[inline]
+    pub(super) fn send_list(
+        &self,
+        list: Result<Segments, isize>,
+        peer: fi_addr_t,
+        tag: Option<u64>,
+        context: *mut c_void,
+    ) -> isize {
+        match list {
+            Ok(segments) => self.send_pieces(segments, peer, tag, None, context, self.own_transmit()),
+            Err(refused) => refused,
+        }
+    }
+
+    /// Receives into a list of pieces, unless that is invalid.
+    #[inline]
+    pub(super) fn receive_list(
+        &self,
+        list: Result<Segments, isize>,
+        from: fi_addr_t,
+        tag: Option<(u64, u64)>,
+        context: *mut c_void,
+    ) -> isize {
+        match list {
+            Ok(segments) => self.receive_pieces(segments, from, tag, context, self.own_receive()),
+            Err(refused) => refused,
+        }
+    }
+
+    /// Sends a message that the client describes, with its own flags.
+    ///
+    /// # Safety
+    /// The message is as fi_msg(3) has it.
+    #[inline]
+    pub(super) unsafe fn send_as(&self, message: &Message, flags: u64) -> isize {
+        if Begins::of(flags) == Begins::Triggered {
+            // SAFETY: passed on.
+            return unsafe {
+                self.post_triggered(self.message(false, message, Begins::Triggered, flags), message.context)
+            };
+        }
+        let (tag, data) = (message.tag.map(|(tag, _)| tag), message.data(flags));
+        // SAFETY: promised by the caller.
+        match (unsafe { message.segments() }, self.transmit_flags(flags)) {
+            (Ok(segments), Ok(flags)) => self.send_pieces(segments, message.peer, tag, data, message.context, flags),
+            (Err(refused), _) | (_, Err(refused)) => refused,
+        }
+    }
+
+    /// Receives a message as the client describes it, with its own flags.
+    ///
+    /// # Safety
+    /// The message is as fi_msg(3) has it.
+    #[inline]
+    pub(super) unsafe fn receive_as(&self, message: &Message, flags: u64) -> isize {
+        if Begins::of(flags) == Begins::Triggered {
+            // SAFETY: passed on.
+            return unsafe {
+                self.post_triggered(self.message(true, message, Begins::Triggered, flags), message.context)
+            };
+        }
+        // SAFETY: promised by the caller.
+        match (unsafe { message.segments() }, self.receive_flags(flags)) {
+            (Ok(segments), Ok(flags)) => {
+                self.receive_pieces(segments, message.peer, message.tag, message.context, flags)
+            }
+            (Err(refused), _) | (_, Err(refused)) => refused,
+        }
     }
 }
 
-pub(super) unsafe extern "C" fn recv(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    _desc: *mut c_void,
-    from: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
-    endpoint.receive(segment, from, None, context)
-}
-
-pub(super) unsafe extern "C" fn recvv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    _desc: *mut *mut c_void,
-    count: usize,
-    from: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffers.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
-    match segments {
-        Ok(segments) => endpoint.receive_pieces(segments, from, None, context, endpoint.own_receive()),
-        Err(refused) => refused,
+calls! { impl Endpoint {
+    fn recv(endpoint, buf: Void, len: usize, _desc: Void, from: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffer.
+        endpoint.receive(unsafe { local::piece(buf, len) }, from, None, context)
     }
-}
 
-pub(super) unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
-    if Begins::of(flags) == Begins::Triggered {
-        // SAFETY: passed on.
-        let operation = unsafe { endpoint.message(true, msg, Begins::Triggered, flags) };
-        // SAFETY: passed on.
-        return unsafe { endpoint.post_triggered(operation, description.context) };
+    fn recvv(endpoint, iov: Iov, _desc: Descs, count: usize, from: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffers.
+        endpoint.receive_list(unsafe { local::several(iov, count) }, from, None, context)
     }
-    let msg = description;
-    // SAFETY: the client's buffers.
-    match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.receive_flags(flags)) {
-        (Ok(segments), Ok(flags)) => endpoint.receive_pieces(segments, msg.addr, None, msg.context, flags),
-        (Err(refused), _) | (_, Err(refused)) => refused,
+
+    fn recvmsg(endpoint, msg: *const fi_msg, flags: u64) {
+        // SAFETY: the client's description.
+        unsafe { endpoint.receive_as(&Message::from(&*msg), flags) }
     }
-}
 
-pub(super) unsafe extern "C" fn send(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _desc: *mut c_void,
-    peer: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
-    endpoint.send(segment, peer, None, None, context)
-}
-
-pub(super) unsafe extern "C" fn sendv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    _desc: *mut *mut c_void,
-    count: usize,
-    peer: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffers.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
-    match segments {
-        Ok(segments) => endpoint.send_pieces(segments, peer, None, None, context, endpoint.own_transmit()),
-        Err(refused) => refused,
+    fn send(endpoint, buf: Const, len: usize, _desc: Void, peer: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffer.
+        endpoint.send(unsafe { local::piece(buf, len) }, peer, None, None, context, Direction::own)
     }
-}
 
-pub(super) unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
-    if Begins::of(flags) == Begins::Triggered {
-        // SAFETY: passed on.
-        let operation = unsafe { endpoint.message(false, msg, Begins::Triggered, flags) };
-        // SAFETY: passed on.
-        return unsafe { endpoint.post_triggered(operation, description.context) };
+    fn sendv(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffers.
+        endpoint.send_list(unsafe { local::several(iov, count) }, peer, None, context)
     }
-    let msg = description;
-    let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-    // SAFETY: the client's buffers.
-    match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.transmit_flags(flags)) {
-        (Ok(segments), Ok(flags)) => endpoint.send_pieces(segments, msg.addr, None, data, msg.context, flags),
-        (Err(refused), _) | (_, Err(refused)) => refused,
+
+    fn sendmsg(endpoint, msg: *const fi_msg, flags: u64) {
+        // SAFETY: the client's description.
+        unsafe { endpoint.send_as(&Message::from(&*msg), flags) }
     }
-}
 
-pub(super) unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
-    endpoint.inject(segment, peer, None, None)
-}
+    fn inject(endpoint, buf: Const, len: usize, peer: fi_addr_t) {
+        // SAFETY: the client's buffer.
+        endpoint.inject(unsafe { local::piece(buf, len) }, peer, None, None)
+    }
 
-pub(super) unsafe extern "C" fn senddata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _desc: *mut c_void,
-    data: u64,
-    peer: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
-    endpoint.send(segment, peer, None, Some(data), context)
-}
+    fn senddata(endpoint, buf: Const, len: usize, _desc: Void, data: u64, peer: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffer.
+        endpoint.send(unsafe { local::piece(buf, len) }, peer, None, Some(data), context, Direction::own)
+    }
 
-pub(super) unsafe extern "C" fn injectdata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    data: u64,
-    peer: fi_addr_t,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
-    endpoint.inject(segment, peer, None, Some(data))
-}
+    fn injectdata(endpoint, buf: Const, len: usize, data: u64, peer: fi_addr_t) {
+        // SAFETY: the client's buffer.
+        endpoint.inject(unsafe { local::piece(buf, len) }, peer, None, Some(data))
+    }
+} }

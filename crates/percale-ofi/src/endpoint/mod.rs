@@ -8,14 +8,15 @@
 //! * [`shared`]: contexts that endpoints share; [`bare`]: objects that have few of an endpoint's calls
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
-//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that check descriptions first; [`trigger`]: their
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`calls`]: macros that define them; [`described`]: those that check descriptions first; [`trigger`]: their
 //!   operations that begin later; [`collective`]: the operations of groups; [`group`]: joining these
 //!
 //! Posting takes one branch on whether the endpoint is enabled, one on whether it has a lock, and percale's call.
 
-mod atomic;
+pub(crate) mod atomic;
 mod atomic_valid;
 mod bare;
+mod calls;
 mod collective;
 mod connection;
 mod control;
@@ -25,7 +26,7 @@ mod flags;
 mod group;
 mod halves;
 mod local;
-mod message;
+pub(crate) mod message;
 mod objects;
 mod origin;
 mod rma;

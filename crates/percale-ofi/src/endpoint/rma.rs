@@ -6,29 +6,29 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
 use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
+use super::calls::{Const, Descs, Iov, Void, calls, table};
 use super::flags::TRIGGERED;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
-use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
-use crate::object::Object;
+use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov};
 
-pub(super) const TABLE: fi_ops_rma = fi_ops_rma {
-    size: size_of::<fi_ops_rma>(),
-    read: Some(read),
-    readv: Some(readv),
-    readmsg: Some(readmsg),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject),
-    writedata: Some(writedata),
-    injectdata: Some(injectdata),
-};
+pub(super) const TABLE: fi_ops_rma =
+    table!(fi_ops_rma { read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata });
 
-/// One piece of a peer's memory, as long as ours.
-#[inline]
-fn remote(address: u64, key: u64, local: &Segments) -> RemotePieces {
-    RemotePieces::one(RemoteMemory { key, address, len: local.len() as u64 })
+/// Memory of a peer.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub(super) peer: fi_addr_t,
+    pub(super) address: u64,
+    pub(super) key: u64,
+}
+
+impl Target {
+    /// One piece, as long as the local memory.
+    #[inline]
+    fn as_long_as(self, local: &Segments) -> RemotePieces {
+        RemotePieces::one(RemoteMemory { key: self.key, address: self.address, len: local.len() as u64 })
+    }
 }
 
 /// The pieces of a peer's memory.
@@ -48,19 +48,6 @@ unsafe fn remotes(pieces: *const fi_rma_iov, count: usize) -> Result<RemotePiece
 }
 
 impl Endpoint {
-    #[inline]
-    fn rma_work(
-        &self,
-        local: Segments,
-        peer: fi_addr_t,
-        remote: RemotePieces,
-        data: Option<u64>,
-        context: *mut c_void,
-        flags: OpFlags,
-    ) -> RmaWork {
-        RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags }
-    }
-
     /// Posts a write if it `writes`, else a read. All memory is the client's, which keeps it valid as fi_rma(3)
     /// requires.
     #[inline]
@@ -86,7 +73,7 @@ impl Endpoint {
             // SAFETY: the client keeps the memory until the operation has completed.
             return answer(unsafe { port.access_one(writes, peer, local, remote, context, flags) });
         }
-        let work = self.rma_work(local, peer, remote, data, context, flags);
+        let work = RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags };
         if flags.contains(TRIGGERED) {
             let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };
             // SAFETY: the client says by its flags that the context is one of a triggered operation.
@@ -113,7 +100,8 @@ impl Endpoint {
         // SAFETY: promised by the caller.
         let remote = unsafe { remotes(msg.rma_iov, msg.rma_iov_count) }?;
         let flags = self.flags_for(&self.transmit, begins, flags)?;
-        let work = self.rma_work(local, msg.addr, remote, data, msg.context, flags);
+        let (peer, context) = (self.peer(msg.addr), local::context(msg.context));
+        let work = RmaWork { peer, local, remote, data, context, flags };
         Ok(if writes { Operation::Write(work) } else { Operation::Read(work) })
     }
 
@@ -139,143 +127,80 @@ impl Endpoint {
             (Err(refused), ..) | (_, Err(refused), _) | (.., Err(refused)) => refused,
         }
     }
-}
 
-pub(super) unsafe extern "C" fn read(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    _desc: *mut c_void,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
-}
-
-pub(super) unsafe extern "C" fn readv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    _desc: *mut *mut c_void,
-    count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffers.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
-    match local {
-        Ok(local) => {
-            endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
+    /// Accesses one piece of a peer's memory, with the endpoint's own flags, unless the list of local pieces is invalid.
+    #[inline(always)]
+    fn access_own(
+        &self,
+        writes: bool,
+        local: Result<Segments, isize>,
+        target: Target,
+        data: Option<u64>,
+        context: *mut c_void,
+    ) -> isize {
+        match local {
+            Ok(local) => {
+                let remote = target.as_long_as(&local);
+                self.access(writes, local, target.peer, remote, data, context, self.own_transmit())
+            }
+            Err(refused) => refused,
         }
-        Err(refused) => refused,
+    }
+
+    /// Writes to one piece of a peer's memory without a completion. The client may reuse its memory when this returns.
+    #[inline(always)]
+    fn inject_write(&self, local: Segments, target: Target, data: Option<u64>) -> isize {
+        let remote = target.as_long_as(&local);
+        self.access(true, local, target.peer, remote, data, std::ptr::null_mut(), self.transmit.injecting())
     }
 }
 
-pub(super) unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    unsafe { Endpoint::of(ep).access_as(false, msg, flags) }
-}
-
-pub(super) unsafe extern "C" fn write(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _desc: *mut c_void,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
-}
-
-pub(super) unsafe extern "C" fn writev(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    _desc: *mut *mut c_void,
-    count: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffers.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
-    match local {
-        Ok(local) => {
-            endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
-        }
-        Err(refused) => refused,
+calls! { impl Endpoint {
+    fn read(endpoint, buf: Void, len: usize, _desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void) {
+        // SAFETY: the client's buffer.
+        endpoint.access_own(false, Ok(unsafe { local::one(buf, len) }), Target { peer, address, key }, None, context)
     }
-}
 
-pub(super) unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: an endpoint of ours, and the client's description.
-    unsafe { Endpoint::of(ep).access_as(true, msg, flags) }
-}
+    fn readv(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void) {
+        // SAFETY: the client's buffers.
+        endpoint.access_own(false, unsafe { local::several(iov, count) }, Target { peer, address, key }, None, context)
+    }
 
-pub(super) unsafe extern "C" fn inject(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(
-        true,
-        local,
-        peer,
-        remote(address, key, &local),
-        None,
-        std::ptr::null_mut(),
-        endpoint.transmit.injecting(),
-    )
-}
+    fn readmsg(endpoint, msg: *const fi_msg_rma, flags: u64) {
+        // SAFETY: the client's description.
+        unsafe { endpoint.access_as(false, msg, flags) }
+    }
 
-pub(super) unsafe extern "C" fn writedata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _desc: *mut c_void,
-    data: u64,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), Some(data), context, endpoint.own_transmit())
-}
+    fn write(endpoint, buf: Const, len: usize, _desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void) {
+        // SAFETY: the client's buffer.
+        endpoint.access_own(true, Ok(unsafe { local::one(buf, len) }), Target { peer, address, key }, None, context)
+    }
 
-pub(super) unsafe extern "C" fn injectdata(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    data: u64,
-    peer: fi_addr_t,
-    address: u64,
-    key: u64,
-) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(
-        true,
-        local,
-        peer,
-        remote(address, key, &local),
-        Some(data),
-        std::ptr::null_mut(),
-        endpoint.transmit.injecting(),
-    )
-}
+    fn writev(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void) {
+        // SAFETY: the client's buffers.
+        endpoint.access_own(true, unsafe { local::several(iov, count) }, Target { peer, address, key }, None, context)
+    }
+
+    fn writemsg(endpoint, msg: *const fi_msg_rma, flags: u64) {
+        // SAFETY: the client's description.
+        unsafe { endpoint.access_as(true, msg, flags) }
+    }
+
+    fn inject(endpoint, buf: Const, len: usize, peer: fi_addr_t, address: u64, key: u64) {
+        // SAFETY: the client's buffer.
+        endpoint.inject_write(unsafe { local::one(buf, len) }, Target { peer, address, key }, None)
+    }
+
+    fn writedata(
+        endpoint, buf: Const, len: usize, _desc: Void, data: u64, peer: fi_addr_t, address: u64, key: u64, context: Void
+    ) {
+        // SAFETY: the client's buffer.
+        let local = Ok(unsafe { local::one(buf, len) });
+        endpoint.access_own(true, local, Target { peer, address, key }, Some(data), context)
+    }
+
+    fn injectdata(endpoint, buf: Const, len: usize, data: u64, peer: fi_addr_t, address: u64, key: u64) {
+        // SAFETY: the client's buffer.
+        endpoint.inject_write(unsafe { local::one(buf, len) }, Target { peer, address, key }, Some(data))
+    }
+} }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
 
 use super::bare::bare;
+use super::calls::{Descs, Iov, Void, calls, table};
 use super::described::nth;
 use super::flags::Direction;
 use super::{answer, flags, local, unsupported};
@@ -39,22 +40,7 @@ pub(crate) struct Receives {
     multi_minimum: AtomicUsize,
 }
 
-#[repr(C)]
-pub(crate) struct ReceiveContext {
-    fid: fid_ep,
-    shared: Arc<Receives>,
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for ReceiveContext {
-    const CLASS: usize = FI_CLASS_SRX_CTX;
-}
-
-impl ReceiveContext {
-    pub(super) const fn shared(&self) -> &Arc<Receives> {
-        &self.shared
-    }
-}
+object::object!(pub(super) ReceiveContext: FI_CLASS_SRX_CTX, fid_ep, Receives);
 
 static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
 static OPS: fi_ops_ep = fi_ops_ep {
@@ -64,14 +50,13 @@ static OPS: fi_ops_ep = fi_ops_ep {
     rx_size_left: Some(size_left),
     ..fi_ops_ep::REFUSING
 };
-static MESSAGES: fi_ops_msg =
-    fi_ops_msg { recv: Some(recv), recvv: Some(recvv), recvmsg: Some(recvmsg), ..fi_ops_msg::REFUSING };
-static TAGGED: fi_ops_tagged = fi_ops_tagged {
-    recv: Some(tagged_recv),
-    recvv: Some(tagged_recvv),
-    recvmsg: Some(tagged_recvmsg),
+static MESSAGES: fi_ops_msg = table!(fi_ops_msg { recv, recvv, recvmsg; ..fi_ops_msg::REFUSING });
+static TAGGED: fi_ops_tagged = table!(fi_ops_tagged {
+    recv: tagged_recv,
+    recvv: tagged_recvv,
+    recvmsg: tagged_recvmsg;
     ..fi_ops_tagged::REFUSING
-};
+});
 
 /// Opens a shared receive context.
 pub(crate) unsafe extern "C" fn open_receive(
@@ -166,121 +151,94 @@ struct What {
     flags: Option<u64>,
 }
 
-/// # Safety
-/// A context of ours; `iov` is readable for `count` pieces, each the client's, and `descriptions`, unless it is null, for as many.
-unsafe fn post(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    descriptions: *mut *mut c_void,
-    count: usize,
-    what: &What,
-) -> isize {
-    // SAFETY: promised by the caller.
-    let shared = &unsafe { ReceiveContext::of(ep) }.shared;
-    // SAFETY: promised by the caller.
-    let segments: Segments = match unsafe { local::several(iov, count) } {
-        Ok(segments) => segments,
-        Err(refused) => return refused,
-    };
-    if shared.domain.regions.local {
-        let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
-            // SAFETY: promised by the caller.
-            let description = unsafe { nth(descriptions, at) };
-            let rights = Access::RECEIVE | Access::READ;
-            shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
-        });
-        if !described {
-            log::warning!(FI_LOG_EP_DATA, "a receive was not posted: with FI_MR_LOCAL its memory is described");
-            return -(libc::EINVAL as isize);
-        }
+impl ReceiveContext {
+    /// # Safety
+    /// The buffer is the client's.
+    unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &What) -> isize {
+        let iov = libc::iovec { iov_base: buf, iov_len: len };
+        // SAFETY: promised by the caller.
+        unsafe { self.post(&raw const iov, &raw mut desc, 1, what) }
     }
-    let flags = match what.flags.map_or(Some(shared.flags.own()), |flags| shared.flags.flags(flags)) {
-        Some(flags) => flags,
-        None => return unsupported(what.flags.unwrap_or(0)),
-    };
-    let from = if shared.directed { PeerAddress(what.from) } else { PeerAddress::UNSPECIFIED };
-    let context = local::context(what.context);
-    // SAFETY: the client keeps the memory until the operation has completed.
-    answer(unsafe { shared.percale.post_recv(&ReceiveWork { from, segments, tag: what.tag, context, flags }) })
+
+    /// # Safety
+    /// `iov` is readable for `count` pieces, each the client's, and `descriptions`, unless it is null, for as many.
+    unsafe fn post(&self, iov: Iov, descriptions: Descs, count: usize, what: &What) -> isize {
+        let shared = &self.shared;
+        // SAFETY: promised by the caller.
+        let segments: Segments = match unsafe { local::several(iov, count) } {
+            Ok(segments) => segments,
+            Err(refused) => return refused,
+        };
+        if shared.domain.regions.local {
+            let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
+                // SAFETY: promised by the caller.
+                let description = unsafe { nth(descriptions, at) };
+                let rights = Access::RECEIVE | Access::READ;
+                shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
+            });
+            if !described {
+                log::warning!(FI_LOG_EP_DATA, "a receive was not posted: with FI_MR_LOCAL its memory is described");
+                return -(libc::EINVAL as isize);
+            }
+        }
+        let flags = match what.flags.map_or(Some(shared.flags.own()), |flags| shared.flags.flags(flags)) {
+            Some(flags) => flags,
+            None => return unsupported(what.flags.unwrap_or(0)),
+        };
+        let from = if shared.directed { PeerAddress(what.from) } else { PeerAddress::UNSPECIFIED };
+        let context = local::context(what.context);
+        // SAFETY: the client keeps the memory until the operation has completed.
+        answer(unsafe { shared.percale.post_recv(&ReceiveWork { from, segments, tag: what.tag, context, flags }) })
+    }
 }
 
-unsafe extern "C" fn recv(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    mut desc: *mut c_void,
-    from: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    let iov = libc::iovec { iov_base: buf, iov_len: len };
-    // SAFETY: a context of ours, and the client's buffer.
-    unsafe { post(ep, &raw const iov, &raw mut desc, 1, &What { from, tag: None, context, flags: None }) }
-}
+calls! { impl ReceiveContext {
+    fn recv(receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffer.
+        unsafe { receives.post_one(buf, len, desc, &What { from, tag: None, context, flags: None }) }
+    }
 
-unsafe extern "C" fn recvv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    from: fi_addr_t,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: as above.
-    unsafe { post(ep, iov, desc, count, &What { from, tag: None, context, flags: None }) }
-}
+    fn recvv(receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, context: Void) {
+        // SAFETY: the client's buffers.
+        unsafe { receives.post(iov, desc, count, &What { from, tag: None, context, flags: None }) }
+    }
 
-unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: the client's description.
-    let msg = unsafe { &*msg };
-    let what = What { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
-    // SAFETY: as above.
-    unsafe { post(ep, msg.msg_iov, msg.desc, msg.iov_count, &what) }
-}
+    fn recvmsg(receives, msg: *const fi_msg, flags: u64) {
+        // SAFETY: the client's description.
+        let msg = unsafe { &*msg };
+        let what = What { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
+        // SAFETY: as above.
+        unsafe { receives.post(msg.msg_iov, msg.desc, msg.iov_count, &what) }
+    }
 
-unsafe extern "C" fn tagged_recv(
-    ep: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    mut desc: *mut c_void,
-    from: fi_addr_t,
-    tag: u64,
-    ignore: u64,
-    context: *mut c_void,
-) -> isize {
-    let iov = libc::iovec { iov_base: buf, iov_len: len };
-    let what = What { from, tag: Some((tag, ignore)), context, flags: None };
-    // SAFETY: as above.
-    unsafe { post(ep, &raw const iov, &raw mut desc, 1, &what) }
-}
+    fn tagged_recv(
+        receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, tag: u64, ignore: u64, context: Void
+    ) {
+        // SAFETY: the client's buffer.
+        unsafe { receives.post_one(buf, len, desc, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
+    }
 
-unsafe extern "C" fn tagged_recvv(
-    ep: *mut fid_ep,
-    iov: *const libc::iovec,
-    desc: *mut *mut c_void,
-    count: usize,
-    from: fi_addr_t,
-    tag: u64,
-    ignore: u64,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: as above.
-    unsafe { post(ep, iov, desc, count, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
-}
+    fn tagged_recvv(
+        receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, tag: u64, ignore: u64, context: Void
+    ) {
+        // SAFETY: the client's buffers.
+        unsafe { receives.post(iov, desc, count, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
+    }
 
-unsafe extern "C" fn tagged_recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
-    // SAFETY: the client's description.
-    let msg = unsafe { &*msg };
-    let what = What { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
-    // SAFETY: as above.
-    unsafe { post(ep, msg.msg_iov, msg.desc, msg.iov_count, &what) }
-}
+    fn tagged_recvmsg(receives, msg: *const fi_msg_tagged, flags: u64) {
+        // SAFETY: the client's description.
+        let msg = unsafe { &*msg };
+        let what = What { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
+        // SAFETY: as above.
+        unsafe { receives.post(msg.msg_iov, msg.desc, msg.iov_count, &what) }
+    }
+} }
 
-#[repr(C)]
-pub(crate) struct TransmitContext {
-    fid: fid_stx,
-    /// Endpoints that are bound to it hold it.
-    shared: Arc<Transmits>,
-}
+object::object!(
+    pub(super) TransmitContext: FI_CLASS_STX_CTX, fid_stx,
+    /// Endpoints that are bound to the context hold it.
+    Transmits
+);
 
 /// What is shared: nothing. The domain is open as long as the context is.
 #[derive(Debug)]
@@ -291,17 +249,6 @@ pub(crate) struct Transmits {
 impl Transmits {
     pub(super) const fn domain(&self) -> &Arc<domain::Shared> {
         &self.domain
-    }
-}
-
-// SAFETY: `repr(C)`, and `fid` is first.
-unsafe impl Object for TransmitContext {
-    const CLASS: usize = FI_CLASS_STX_CTX;
-}
-
-impl TransmitContext {
-    pub(super) const fn shared(&self) -> &Arc<Transmits> {
-        &self.shared
     }
 }
 

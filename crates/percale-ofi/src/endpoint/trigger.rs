@@ -6,17 +6,18 @@
 use std::ffi::c_void;
 
 use percale::trigger::Operation;
-use percale::{OpFlags, ReceiveWork, SendWork, SharedEndpoint};
+use percale::{OpFlags, PostError, ReceiveWork, SendWork, SharedEndpoint};
 
 use super::flags::{Direction, TRIGGERED};
+use super::message::Message;
 use super::{Endpoint, answer, local, unsupported};
 use crate::abi::{
-    FI_COMPLETION, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_REMOTE_CQ_DATA, FI_TRIGGER, FI_TRIGGER_THRESHOLD, FI_TRIGGER_XPU,
-    fi_msg, fi_msg_tagged, fi_triggered_context,
+    FI_COMPLETION, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_TRIGGER, FI_TRIGGER_THRESHOLD, FI_TRIGGER_XPU, fi_triggered_context,
 };
 use crate::counter::Count;
 use crate::log;
 use crate::object::Object;
+use crate::port::Port;
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
@@ -70,57 +71,51 @@ impl Endpoint {
     /// Reads a send, or a receive.
     ///
     /// # Safety
-    /// `msg` is as fi_msg(3) has it.
+    /// The message is as fi_msg(3) or fi_tagged(3) has it.
     pub(crate) unsafe fn message(
         &self,
         receives: bool,
-        msg: *const fi_msg,
+        message: &Message,
         begins: Begins,
         flags: u64,
     ) -> Result<Operation, isize> {
         // SAFETY: promised by the caller.
-        let msg = unsafe { &*msg };
-        // SAFETY: as above.
-        let segments = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
-        let context = local::context(msg.context);
+        let segments = unsafe { message.segments() }?;
+        let (tag, context) = (message.tag, local::context(message.context));
         if receives {
             let flags = self.flags_for(&self.receive, begins, flags)?;
             return Ok(Operation::Receive(ReceiveWork {
-                from: self.from(msg.addr),
+                from: self.from(message.peer),
                 segments,
-                tag: None,
+                tag,
                 context,
                 flags,
             }));
         }
-        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        let (tag, data) = (tag.map(|(tag, _)| tag), message.data(flags));
         let flags = self.flags_for(&self.transmit, begins, flags)?;
-        Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag: None, data, context, flags }))
+        Ok(Operation::Send(SendWork { peer: self.peer(message.peer), segments, tag, data, context, flags }))
     }
 
-    /// Reads a tagged message.
-    ///
-    /// # Safety
-    /// `msg` is as fi_tagged(3) has it.
-    pub(crate) unsafe fn tagged_message(
+    /// Posts work at once, or, if its flags say so, as its context requires.
+    #[inline(always)]
+    pub(super) fn post<W>(
         &self,
-        receives: bool,
-        msg: *const fi_msg_tagged,
-        begins: Begins,
-        flags: u64,
-    ) -> Result<Operation, isize> {
-        // SAFETY: promised by the caller.
-        let msg = unsafe { &*msg };
-        // SAFETY: as above.
-        let segments = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
-        let context = local::context(msg.context);
-        if receives {
-            let (tag, flags) = (Some((msg.tag, msg.ignore)), self.flags_for(&self.receive, begins, flags)?);
-            return Ok(Operation::Receive(ReceiveWork { from: self.from(msg.addr), segments, tag, context, flags }));
+        work: W,
+        flags: OpFlags,
+        context: *mut c_void,
+        operation: impl FnOnce(W) -> Operation,
+        post: impl FnOnce(&Port, &W) -> Result<(), PostError>,
+    ) -> isize {
+        let port = match self.port() {
+            Ok(port) => port,
+            Err(refused) => return refused,
+        };
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(operation(work)), context) };
         }
-        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let (tag, flags) = (Some(msg.tag), self.flags_for(&self.transmit, begins, flags)?);
-        Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag, data, context, flags }))
+        answer(post(port, &work))
     }
 
     /// Posts an operation that begins as its context requires.
