@@ -31,18 +31,22 @@ pub fn post_receive(endpoint: &Endpoint, work: &ReceiveWork) -> Result<(), PostE
 /// Memory that lives as long as the process. Copies name the same memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    ptr: *mut u8,
-    len: usize,
+    segment: Segment,
     /// Like a pointer, it is its thread's.
     life: PhantomData<*mut u8>,
 }
 
 impl Memory {
+    fn new(ptr: *mut u8, len: usize) -> Self {
+        // SAFETY: the memory is never freed, and is written only by operations and by `write`.
+        Self { segment: unsafe { Segment::new(ptr, len) }, life: PhantomData }
+    }
+
     /// Memory that holds these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let leaked: &'static mut [u8] = Box::leak(bytes.to_vec().into_boxed_slice());
-        Self { ptr: leaked.as_mut_ptr(), len: leaked.len(), life: PhantomData }
+        Self::new(leaked.as_mut_ptr(), leaked.len())
     }
 
     /// Memory full of `0xEE`.
@@ -70,7 +74,7 @@ impl Memory {
         let ptr = ptr.expect("memory").cast::<u8>();
         // SAFETY: the mapping is as long as the bytes, and nothing else knows it yet.
         unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Self { ptr, len: bytes.len(), life: PhantomData }
+        Self::new(ptr, bytes.len())
     }
 
     /// Addresses with nothing behind them, and nothing ever will be: for what the kernel refuses to copy. Not to be read or
@@ -83,25 +87,25 @@ impl Memory {
         let (none, private) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
         // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
         let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, none, private) };
-        Self { ptr: ptr.expect("addresses").cast(), len, life: PhantomData }
+        Self::new(ptr.expect("addresses").cast(), len)
     }
 
     /// Its length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.len
+        self.segment.len()
     }
 
     /// Whether there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.segment.is_empty()
     }
 
     /// The address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.ptr.addr() as u64
+        self.segment.as_ptr().addr() as u64
     }
 
     /// A part of it.
@@ -110,27 +114,26 @@ impl Memory {
     /// If it has no such part.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Self {
-        assert!(offset + len <= self.len, "the part lies within the memory");
-        Self { ptr: self.ptr.wrapping_add(offset), len, life: PhantomData }
+        assert!(offset + len <= self.len(), "the part lies within the memory");
+        Self { segment: self.segment.slice(offset, len), life: PhantomData }
     }
 
     /// As one segment.
     #[must_use]
-    pub fn segment(&self) -> Segment {
-        // SAFETY: the memory is never freed, and is written only by operations and by `write`.
-        unsafe { Segment::new(self.ptr, self.len) }
+    pub const fn segment(&self) -> Segment {
+        self.segment
     }
 
     /// As what an operation takes.
     #[must_use]
     pub fn segments(&self) -> Segments {
-        Segments::one(self.segment())
+        Segments::one(self.segment)
     }
 
     /// What it holds.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
+        let mut bytes = vec![0; self.len()];
         self.read_into(&mut bytes);
         bytes
     }
@@ -140,9 +143,9 @@ impl Memory {
     /// # Panics
     /// If there are fewer of them than are wanted.
     pub fn read_into(&self, to: &mut [u8]) {
-        assert!(to.len() <= self.len, "the memory has so many bytes");
-        // SAFETY: `len` bytes from `ptr` on belong to this value and are never freed, and `to` does not overlap them.
-        unsafe { std::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), to.len()) };
+        assert!(to.len() <= self.len(), "the memory has so many bytes");
+        // SAFETY: the segment belongs to this value and is never freed, and `to` does not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(self.segment.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
     /// Writes its first bytes.
@@ -150,9 +153,9 @@ impl Memory {
     /// # Panics
     /// If there are more bytes than it has.
     pub fn write(&self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.len, "the bytes fit");
-        // SAFETY: `len` bytes from `ptr` on belong to this value and are never freed, and `bytes` does not overlap them.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr, bytes.len()) };
+        assert!(bytes.len() <= self.len(), "the bytes fit");
+        // SAFETY: the segment belongs to this value and is never freed, and `bytes` does not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.segment.as_ptr(), bytes.len()) };
     }
 }
 

@@ -42,15 +42,8 @@ pub struct Lent {
 
 impl Lent {
     /// Bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The address of the first byte.
