@@ -9,6 +9,7 @@
 //! * [`kernel`]: a program that devices run
 //! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs on
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
+//! * [`polled`](mod@polled): futures that are polled by hand
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`provider`]: the libfabric provider for tests in C
 //! * [`ring`]: a token that goes round many processes
@@ -29,6 +30,7 @@ pub mod memory;
 pub mod mesh;
 pub mod net;
 pub mod peers;
+pub mod polled;
 pub mod process;
 pub mod provider;
 pub mod random;

@@ -1,10 +1,8 @@
 //! A listener, and endpoints of one connection each, driven together by one thread.
 
 use std::cell::RefCell;
-use std::future::{Future, IntoFuture};
-use std::pin::pin;
+use std::future::IntoFuture;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use percale::domain::DomainBuilder;
 use percale::{
@@ -12,6 +10,7 @@ use percale::{
 };
 
 use crate::fabric::Fabric;
+use crate::polled::polled;
 use crate::watchdog::Watchdog;
 
 /// A listener, and endpoints that are driven together.
@@ -181,12 +180,7 @@ impl<F: Fabric> Net<F> {
 
     /// Drives everything until a safe operation is over.
     pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
-        let mut operation = pin!(operation.into_future());
-        let mut context = Context::from_waker(Waker::noop());
-        self.until(|| match operation.as_mut().poll(&mut context) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        })
+        self.until(polled(operation))
     }
 
     /// Closes an endpoint. `end` is its only handle besides the one that this value keeps.

@@ -12,8 +12,6 @@ mod work;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::IntoFuture;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use percale::address::PeerAddress;
@@ -29,6 +27,7 @@ pub use self::work::{Receive, Send};
 
 use crate::fabric::Fabric;
 use crate::memory::Memory;
+use crate::polled::polled;
 use crate::watchdog::Watchdog;
 
 /// One endpoint and what belongs to it.
@@ -429,12 +428,7 @@ impl<F: Fabric> Mesh<F> {
 
     /// Drives everything until a safe operation is over.
     pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
-        let mut operation = pin!(operation.into_future());
-        let mut context = Context::from_waker(Waker::noop());
-        self.until(|| match operation.as_mut().poll(&mut context) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        })
+        self.until(polled(operation))
     }
 
     /// Drives everything for at most this long; for what only time brings about.

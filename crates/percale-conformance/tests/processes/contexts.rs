@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
 use percale::endpoint::safe::{OperationError, Received};
 use percale::{AddressVector, Endpoint, ErrorCode, PeerAddress, SharedReceiving};
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::domain;
+use percale_conformance::polled::polled;
 use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
@@ -59,10 +58,9 @@ impl Party {
 
     /// Drives all until an operation is over.
     fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
-        let mut operation = pin!(operation.into_future());
-        let mut context = Context::from_waker(Waker::noop());
+        let mut poll = polled(operation);
         loop {
-            if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
+            if let Some(result) = poll() {
                 return result;
             }
             self.turn();
