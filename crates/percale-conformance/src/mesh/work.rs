@@ -42,20 +42,6 @@ impl Send {
         self.data = Some(data);
         self
     }
-
-    /// With further flags.
-    #[must_use]
-    pub fn with(mut self, flags: OpFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Without a completion entry.
-    #[must_use]
-    pub fn silent(mut self) -> Self {
-        self.flags.remove(OpFlags::COMPLETION);
-        self
-    }
 }
 
 /// A receive for [`Mesh::receive`].
@@ -102,20 +88,6 @@ impl Receive {
         self
     }
 
-    /// With further flags.
-    #[must_use]
-    pub fn with(mut self, flags: OpFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Without a completion entry.
-    #[must_use]
-    pub fn silent(mut self) -> Self {
-        self.flags.remove(OpFlags::COMPLETION);
-        self
-    }
-
     /// With this context rather than a new one.
     #[must_use]
     pub const fn context(mut self, context: u64) -> Self {
@@ -123,3 +95,26 @@ impl Receive {
         self
     }
 }
+
+/// The flags of an operation.
+macro_rules! flags {
+    ($($operation:ty),*) => {$(
+        impl $operation {
+            /// With further flags.
+            #[must_use]
+            pub fn with(mut self, flags: OpFlags) -> Self {
+                self.flags |= flags;
+                self
+            }
+
+            /// Without a completion entry.
+            #[must_use]
+            pub fn silent(mut self) -> Self {
+                self.flags.remove(OpFlags::COMPLETION);
+                self
+            }
+        }
+    )*};
+}
+
+flags!(Send, Receive);
