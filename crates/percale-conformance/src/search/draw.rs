@@ -315,22 +315,7 @@ impl<'r> Generator<'r> {
                 DeviceStep::Delay(late, one_of(self.random, &[0, 1, 3, 10]))
             }
             2 => {
-                use Call::{
-                    AllocateDomain, AllocateWindow, CreateChannel, CreatePair, CreateQueue, ModifyPair, RegisterMemory,
-                };
-                let calls: &[Call] = if self.breaks || with_tcp {
-                    &[
-                        RegisterMemory,
-                        AllocateWindow,
-                        CreateQueue,
-                        CreateChannel,
-                        CreatePair,
-                        ModifyPair,
-                        AllocateDomain,
-                    ]
-                } else {
-                    &[AllocateWindow]
-                };
+                let calls = if self.breaks || with_tcp { &Call::ALL[..] } else { &[Call::AllocateWindow] };
                 DeviceStep::Refuse(one_of(self.random, calls), self.random.below(6) as u8)
             }
             3 | 4 => {

@@ -331,6 +331,19 @@ pub enum Call {
     AllocateDomain,
 }
 
+impl Call {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::RegisterMemory,
+        Self::AllocateWindow,
+        Self::CreateQueue,
+        Self::CreateChannel,
+        Self::CreatePair,
+        Self::ModifyPair,
+        Self::AllocateDomain,
+    ];
+}
+
 /// What happens to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceStep {
