@@ -43,65 +43,37 @@ fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> Outcome) 
     result.map_or_else(Outcome::Failed, of)
 }
 
-impl<A: Ownership + 'static> Handle for Sending<'static, A> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, |sent| Outcome::Buffer(sent.buffer)))
-    }
+/// Implements [`Handle`] for the handle of an operation whose result the expression turns into an outcome.
+macro_rules! handle {
+    ($handle:ty, $outcome:expr $(, $further:item)*) => {
+        impl<A: Ownership + 'static> Handle for $handle {
+            fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+                Future::poll(Pin::new(self), context).map(|result| outcome(result, $outcome))
+            }
 
-    fn is_ready(&self) -> bool {
-        Self::is_ready(self)
-    }
+            fn is_ready(&self) -> bool {
+                Self::is_ready(self)
+            }
 
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
-        Some(outcome(self.wait_for(timeout), |sent| Outcome::Buffer(sent.buffer)))
-    }
+            $($further)*
+
+            fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
+                Some(outcome(self.wait_for(timeout), $outcome))
+            }
+        }
+    };
 }
 
-impl<A: Ownership + 'static> Handle for Receiving<'static, A> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Received))
-    }
-
-    fn is_ready(&self) -> bool {
-        Self::is_ready(self)
-    }
-
+handle!(Sending<'static, A>, |sent| Outcome::Buffer(sent.buffer));
+handle!(
+    Receiving<'static, A>,
+    Outcome::Received,
     fn cancel(&self) -> Option<bool> {
         Some(Self::cancel(self))
     }
-
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
-        Some(outcome(self.wait_for(timeout), Outcome::Received))
-    }
-}
-
-impl<A: Ownership + 'static> Handle for Accessing<'static, A, Buffer> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Buffer))
-    }
-
-    fn is_ready(&self) -> bool {
-        Self::is_ready(self)
-    }
-
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
-        Some(outcome(self.wait_for(timeout), Outcome::Buffer))
-    }
-}
-
-impl<A: Ownership + 'static> Handle for Accessing<'static, A, u64> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        Future::poll(Pin::new(self), context).map(|result| outcome(result, Outcome::Value))
-    }
-
-    fn is_ready(&self) -> bool {
-        Self::is_ready(self)
-    }
-
-    fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome> {
-        Some(outcome(self.wait_for(timeout), Outcome::Value))
-    }
-}
+);
+handle!(Accessing<'static, A, Buffer>, Outcome::Buffer);
+handle!(Accessing<'static, A, u64>, Outcome::Value);
 
 impl Handle for SharedReceiving {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
@@ -174,10 +146,7 @@ impl World {
         level: Level,
         slot: usize,
     ) -> Verdict {
-        let Some((life, port)) = self.port(at) else { return Ok(()) };
-        if !self.is_free(slot) {
-            return Ok(());
-        }
+        let Some((life, port)) = self.port(at).filter(|_| self.is_free(slot)) else { return Ok(()) };
         let (len, tag, data) = message;
         let id = self.ledger.number();
         let peer = self.name(to);
@@ -197,10 +166,7 @@ impl World {
         (counter, threshold): (&percale::Counter, u64),
         slot: usize,
     ) -> Verdict {
-        let Some((life, port)) = self.port(at) else { return Ok(()) };
-        if !self.is_free(slot) {
-            return Ok(());
-        }
+        let Some((life, port)) = self.port(at).filter(|_| self.is_free(slot)) else { return Ok(()) };
         let id = self.ledger.number();
         let peer = self.name(to);
         self.enter(id, "safe send", at, Some(to), true);
@@ -222,10 +188,7 @@ impl World {
         len: usize,
         slot: usize,
     ) -> Verdict {
-        let Some((life, port)) = self.port(at) else { return Ok(()) };
-        if !self.is_free(slot) {
-            return Ok(());
-        }
+        let Some((life, port)) = self.port(at).filter(|_| self.is_free(slot)) else { return Ok(()) };
         let id = self.ledger.number();
         let peer = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         self.enter(id, "safe receive", at, from, true);
