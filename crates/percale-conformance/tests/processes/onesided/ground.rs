@@ -5,10 +5,14 @@
 
 #![expect(unsafe_code, reason = "registers memory that is never freed; the block states its reason")]
 
-use percale::{Allocation, Domain, RawRegion, Region};
-use percale_conformance::memory::Memory;
+use std::sync::Arc;
 
-use super::ALL;
+use percale::{Allocation, Buffer, Domain, ErrorCode, PeerAddress, RawRegion, Region};
+use percale_conformance::memory::Memory;
+use percale_conformance::peers::Open;
+use percale_conformance::random::Random;
+
+use super::{ALL, all_of, code};
 
 /// Bytes of a ground.
 pub(super) const GROUND: usize = 256 << 10;
@@ -26,6 +30,50 @@ pub(super) const fn stamp_of(epoch: u64) -> u8 {
 /// What the owner fills its memory with after an epoch.
 pub(super) const fn filling_of(epoch: u64) -> u8 {
     (epoch % 127) as u8
+}
+
+/// Lengths of writes.
+const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
+/// Writes under way, where they do not end within the call.
+const DEPTH: usize = 4;
+
+/// How many writes succeeded, and how many were refused.
+pub(super) fn write_until_refused(
+    open: &Open,
+    owner: PeerAddress,
+    epoch: u64,
+    key: u64,
+    random: &mut Random,
+) -> (u64, u64) {
+    let sources = LENS.map(|len| Arc::<[u8]>::from(vec![stamp_of(epoch); len]));
+    let all = all_of(key, GROUND as u64);
+    let (mut done, mut refused) = (0, 0);
+    let mut end = |result: Result<Buffer, _>| match result {
+        Ok(_) => {
+            done += 1;
+            true
+        }
+        Err(error) => {
+            assert_eq!(code(&error), ErrorCode::KeyRejected, "epoch {epoch}: {error}");
+            refused += 1;
+            false
+        }
+    };
+    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
+    while goes_on {
+        let under_way: Vec<_> = (0..DEPTH)
+            .map(|_| {
+                let source = &sources[random.below(LENS.len())];
+                let start = random.below(GROUND - source.len() + 1) as u64;
+                let part = all.slice(start..start + source.len() as u64);
+                open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
+            })
+            .collect();
+        for write in under_way {
+            goes_on &= end(write.wait());
+        }
+    }
+    (done, refused)
 }
 
 /// Memory that is not registered.

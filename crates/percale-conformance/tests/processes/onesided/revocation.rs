@@ -1,6 +1,5 @@
 //! One large region is closed, and registered again, while four peers write it without pause.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use percale::{Access, ErrorCode, PeerAddress, Region};
@@ -10,8 +9,8 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
-use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
+use super::ground::{Ground, Watch, key_of, stamp_of, write_until_refused};
+use super::{Deadline, all_of, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
     rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
@@ -21,10 +20,6 @@ crate::on!(shm, untrusting, tcp, verbs: {
 pub(super) const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 pub(super) const END: u64 = u64::MAX;
-/// Lengths of writes.
-const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
-/// Writes under way, where they do not end within the call.
-const DEPTH: usize = 4;
 /// Helpers give up after ten minutes: writers are replaced before.
 const SHIFT: Duration = Duration::from_secs(240);
 
@@ -169,7 +164,7 @@ pub(crate) fn writer() {
             let late = open.endpoint.write(owner, vec![stamp_of(dead); 8], all_of(key_of(dead), 8));
             assert_eq!(refusal(late.wait()), ErrorCode::KeyRejected, "the key of epoch {dead}");
         }
-        let (done, failed) = write_until_refused(&open, owner, epoch, &mut random);
+        let (done, failed) = write_until_refused(&open, owner, epoch, key_of(epoch), &mut random);
         writes += done;
         refused += failed;
     }
@@ -181,37 +176,4 @@ pub(crate) fn writer() {
 fn board(open: &Open, owner: PeerAddress) -> u64 {
     let word = open.endpoint.read(owner, all_of(BOARD, 8), vec![0; 8]).wait().expect("the board");
     u64::from_le_bytes(word.into_vec().try_into().expect("8 bytes"))
-}
-
-/// How many writes succeeded, and how many were refused.
-fn write_until_refused(open: &Open, owner: PeerAddress, epoch: u64, random: &mut Random) -> (u64, u64) {
-    let sources = LENS.map(|len| Arc::<[u8]>::from(vec![stamp_of(epoch); len]));
-    let all = all_of(key_of(epoch), GROUND as u64);
-    let (mut done, mut refused) = (0, 0);
-    let mut end = |result: Result<percale::Buffer, _>| match result {
-        Ok(_) => {
-            done += 1;
-            true
-        }
-        Err(error) => {
-            assert_eq!(code(&error), ErrorCode::KeyRejected, "epoch {epoch}: {error}");
-            refused += 1;
-            false
-        }
-    };
-    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
-    while goes_on {
-        let under_way: Vec<_> = (0..DEPTH)
-            .map(|_| {
-                let source = &sources[random.below(LENS.len())];
-                let start = random.below(GROUND - source.len() + 1) as u64;
-                let part = all.slice(start..start + source.len() as u64);
-                open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
-            })
-            .collect();
-        for write in under_way {
-            goes_on &= end(write.wait());
-        }
-    }
-    (done, refused)
 }

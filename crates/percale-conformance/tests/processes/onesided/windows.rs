@@ -3,7 +3,6 @@
 //! An epoch has a window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which identifies the
 //! epoch; between two epochs no write may arrive.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use percale::domain::DomainBuilder;
@@ -15,7 +14,7 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-use super::ground::{GROUND, filling_of, stamp_of};
+use super::ground::{GROUND, filling_of, stamp_of, write_until_refused};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
@@ -27,8 +26,6 @@ const WRITERS: usize = 4;
 const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 const END: u64 = u64::MAX;
-const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
-const DEPTH: usize = 4;
 /// Helpers give up after ten minutes: all are replaced before.
 const SHIFT: Duration = Duration::from_secs(240);
 
@@ -299,37 +296,4 @@ pub(crate) fn window_writer() {
     }
     say(&format!("{writes} writes in {epochs} epochs, {refused} refused"));
     drop(ask());
-}
-
-/// How many writes succeeded, and how many were refused.
-fn write_until_refused(open: &Open, owner: PeerAddress, epoch: u64, key: u64, random: &mut Random) -> (u64, u64) {
-    let sources = LENS.map(|len| Arc::<[u8]>::from(vec![stamp_of(epoch); len]));
-    let all = all_of(key, GROUND as u64);
-    let (mut done, mut refused) = (0, 0);
-    let mut end = |result: Result<Buffer, _>| match result {
-        Ok(_) => {
-            done += 1;
-            true
-        }
-        Err(error) => {
-            assert_eq!(code(&error), ErrorCode::KeyRejected, "epoch {epoch}: {error}");
-            refused += 1;
-            false
-        }
-    };
-    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
-    while goes_on {
-        let under_way: Vec<_> = (0..DEPTH)
-            .map(|_| {
-                let source = &sources[random.below(LENS.len())];
-                let start = random.below(GROUND - source.len() + 1) as u64;
-                let part = all.slice(start..start + source.len() as u64);
-                open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
-            })
-            .collect();
-        for write in under_way {
-            goes_on &= end(write.wait());
-        }
-    }
-    (done, refused)
 }
