@@ -221,13 +221,19 @@ fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     regions
 }
 
+/// Two endpoints of a domain, and the vector of both.
+pub(crate) fn two_endpoints(domain: &Domain) -> (AddressVector, Endpoint, Endpoint) {
+    let vector = domain.address_vector().build().expect("a vector");
+    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+    let (one, two) = (bind(), bind());
+    (vector, one, two)
+}
+
 /// The parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;
-    let vector = domain.address_vector().build().expect("a vector");
-    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (one, two) = (bind(), bind());
+    let (vector, one, two) = two_endpoints(domain);
     let to_two = vector.insert(two.address()).expect("an address");
     let _inherited = exchange(&one, &two, to_two);
     endpoint_calls!("endpoint", &one, to_two);
@@ -247,7 +253,8 @@ pub(crate) fn parent() {
     case("poll set: poll", || polls.poll(&mut [0]) == 0);
 
     let _regions = region_calls(domain);
-    let mut endpoint: Option<Endpoint> = Some(bind());
+    let mut endpoint: Option<Endpoint> =
+        Some(domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint"));
     case("endpoint: drop", || endpoint.take().is_some());
     // The parent continues.
     let (got, sent) = exchange(&one, &two, to_two);

@@ -19,7 +19,7 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
 
-use crate::inherited_calls::{MOMENT, case, polled};
+use crate::inherited_calls::{MOMENT, case, polled, two_endpoints};
 
 crate::on!(shm, tcp: {
     flt_010_each_call_on_what_a_child_inherited_of_a_domain_is_refused,
@@ -498,9 +498,7 @@ fn builders(domain: &Domain) {
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;
-    let vector = domain.address_vector().build().expect("a vector");
-    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (one, two) = (bind(), bind());
+    let (vector, one, two) = two_endpoints(domain);
     let [to_one, to_two] = [&one, &two].map(|endpoint| vector.insert(endpoint.address()).expect("an address"));
     let members: AddressSet = [to_one, to_two].into_iter().collect();
     vectors(domain);

@@ -19,7 +19,7 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::Helper;
 use percale_conformance::watchdog::Watchdog;
 
-use crate::inherited_calls::{MOMENT, case};
+use crate::inherited_calls::{MOMENT, case, two_endpoints};
 use crate::inherited_objects::{Device as Registrar, done, harmless, while_busy};
 
 crate::on!(shm, tcp: {
@@ -254,9 +254,7 @@ fn fixed_buffers(domain: &Domain) {
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;
-    let vector = domain.address_vector().build().expect("a vector");
-    let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let (one, two) = (bind(), bind());
+    let (vector, one, two) = two_endpoints(domain);
     let [to_one, to_two] = [&one, &two].map(|endpoint| vector.insert(endpoint.address()).expect("an address"));
     let (got, sent) = (two.recv(vec![0; 8]).start(), one.send(to_two, vec![1; 8]).start());
     let (got, sent) = (got.expect("a receive"), sent.expect("a send"));
@@ -274,7 +272,7 @@ pub(crate) fn parent() {
         }
     };
     while_busy(&[&drive], || posting_calls!("shared endpoint", &shared, to_two, remote));
-    let mut own = Some(bind());
+    let mut own = Some(domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint"));
     case("endpoint: share", || own.take().is_some_and(|endpoint| endpoint.share().is_err()));
     case("endpoint: close", || own.take().is_some_and(|endpoint| harmless(endpoint.close())));
     let mut many = Some(one.recv(vec![0; 64]).many().expect("a receive"));
