@@ -231,27 +231,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
         self
     }
 
-    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation cancels it.
-    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = Some(When::once(self.when.take(), counter, threshold));
-        self
-    }
-
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
-    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
-    /// cancels it.
-    pub fn when_written(mut self, variable: &Variable) -> Self {
-        self.when = Some(When::written(self.when.take(), variable));
-        self
-    }
-
-    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
-    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
-    pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = Some(When::counting(self.when.take(), counter));
-        self
-    }
+    super::request::begins_later!();
 
     /// Posts the operation.
     ///

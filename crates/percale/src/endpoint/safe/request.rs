@@ -43,6 +43,34 @@ pub struct ReceiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
+/// The calls by which a request waits for a counter or a variable before it begins.
+macro_rules! begins_later {
+    () => {
+        /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
+        /// nothing is read or written, and dropping the operation cancels it.
+        pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
+            self.when = Some(When::once(self.when.take(), counter, threshold));
+            self
+        }
+
+        /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
+        /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
+        /// cancels it.
+        pub fn when_written(mut self, variable: &Variable) -> Self {
+            self.when = Some(When::written(self.when.take(), variable));
+            self
+        }
+
+        /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
+        /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
+        pub fn counting(mut self, counter: &Counter) -> Self {
+            self.when = Some(When::counting(self.when.take(), counter));
+            self
+        }
+    };
+}
+pub(super) use begins_later;
+
 impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Lets the receiver's completion carry 8 bytes.
     pub fn data(mut self, data: u64) -> Self {
@@ -62,27 +90,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
         self
     }
 
-    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation cancels it.
-    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = Some(When::once(self.when.take(), counter, threshold));
-        self
-    }
-
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
-    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
-    /// cancels it.
-    pub fn when_written(mut self, variable: &Variable) -> Self {
-        self.when = Some(When::written(self.when.take(), variable));
-        self
-    }
-
-    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
-    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
-    pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = Some(When::counting(self.when.take(), counter));
-        self
-    }
+    begins_later!();
 
     /// Posts the send.
     ///
@@ -122,27 +130,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         self
     }
 
-    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-    /// nothing is read or written, and dropping the operation cancels it.
-    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = Some(When::once(self.when.take(), counter, threshold));
-        self
-    }
-
-    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
-    /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
-    /// cancels it.
-    pub fn when_written(mut self, variable: &Variable) -> Self {
-        self.when = Some(When::written(self.when.take(), variable));
-        self
-    }
-
-    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
-    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
-    pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = Some(When::counting(self.when.take(), counter));
-        self
-    }
+    begins_later!();
 
     /// Posts the receive.
     ///
