@@ -490,60 +490,44 @@ fn automate(inner: &Arc<Inner>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The calls that an endpoint with a lock makes on its inner part.
+macro_rules! reaches_inner {
+    () => {
+        #[inline]
+        fn is_here(&self) -> bool {
+            self.inner.process.is_here()
+        }
+
+        fn run_here<C: Call>(&self, call: C) -> C::Result {
+            self.inner.run_here(call)
+        }
+
+        fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
+            self.inner.close(may)
+        }
+
+        fn automate(&self) -> std::io::Result<()> {
+            automate(&self.inner)
+        }
+
+        fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
+            self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
+        }
+
+        fn sleep(&self, deadline: Option<Instant>, looked: u64) {
+            self.inner.sleep(deadline, looked);
+        }
+    };
+}
+
 impl Reach for Shared {
-    #[inline]
-    fn is_here(&self) -> bool {
-        self.inner.process.is_here()
-    }
+    reaches_inner!();
 
     fn drive_for(&self, counter: &Counter) -> std::io::Result<()> {
         self.driver().map_or(Ok(()), |driver| counter.attach(driver))
     }
-
-    fn run_here<C: Call>(&self, call: C) -> C::Result {
-        self.inner.run_here(call)
-    }
-
-    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
-        self.inner.close(may)
-    }
-
-    fn automate(&self) -> std::io::Result<()> {
-        automate(&self.inner)
-    }
-
-    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
-        self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
-    }
-
-    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
-        self.inner.sleep(deadline, looked);
-    }
 }
 
 impl Reach for Helper {
-    #[inline]
-    fn is_here(&self) -> bool {
-        self.inner.process.is_here()
-    }
-
-    fn run_here<C: Call>(&self, call: C) -> C::Result {
-        self.inner.run_here(call)
-    }
-
-    fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool {
-        self.inner.close(may)
-    }
-
-    fn automate(&self) -> std::io::Result<()> {
-        automate(&self.inner)
-    }
-
-    fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()> {
-        self.inner.driver.get().map_or(Ok(()), |driver| counter.attach(driver))
-    }
-
-    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
-        self.inner.sleep(deadline, looked);
-    }
+    reaches_inner!();
 }
