@@ -342,43 +342,13 @@ impl Keys {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use super::super::registered::Grantee;
+    use super::super::stuck::Stuck;
     use super::*;
     use crate::domain::{Domain, DomainBuilder};
-    use crate::local_memory::rundown::{Line, Snapshot};
     use crate::memory::region::Region;
     use crate::transport::sim::{Network, SimOptions};
-
-    /// A peer that accesses everything that it was granted, until `retired` is set.
-    #[derive(Debug, Default)]
-    struct Stuck {
-        line: Line,
-        retired: AtomicBool,
-    }
-
-    impl Grantee for Stuck {
-        fn revoke(&self, _: u32) {}
-
-        fn is_unfenced(&self) -> bool {
-            self.line.is_unfenced()
-        }
-
-        fn ask_to_fence(&self) {
-            self.line.ask_to_fence();
-        }
-
-        fn snapshot(&self) -> Snapshot {
-            self.line.snapshot()
-        }
-
-        fn has_retired(&self, _: u32, _: Snapshot) -> bool {
-            self.retired.load(Ordering::Acquire)
-        }
-
-        fn release(&self, _: u32) {}
-    }
 
     /// A region of a few bytes that a peer is stuck in.
     fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
@@ -387,9 +357,7 @@ mod tests {
         let memory = Arc::<[u8]>::from([7; 16]);
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();
-        let peer = Arc::<Stuck>::default();
-        let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
-        assert!(registered.grants().add(Arc::clone(&peer) as _, 0));
+        let peer = Stuck::at(&domain.inner.keys, region.key(), Via::default());
         (domain, peer, region, weak)
     }
 

@@ -29,6 +29,8 @@ mod remote;
 mod revocation;
 mod rows;
 mod slice;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod stuck;
 pub(crate) mod terms;
 pub(crate) mod via;
 pub(crate) mod window;

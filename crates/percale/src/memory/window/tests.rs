@@ -1,7 +1,7 @@
 //! Tests of windows in a domain with endpoints that send to themselves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::*;
@@ -10,9 +10,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::window_work::Bind;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::access::Access;
-use crate::local_memory::rundown::{Line, Snapshot};
 use crate::memory::region::Region;
-use crate::region::{CloseError, Grantee, RegisterError, RemoteMemory, Via};
+use crate::region::stuck::Stuck;
+use crate::region::{CloseError, RegisterError, RemoteMemory, Via};
 use crate::transport::sim::{Network, SimOptions};
 use crate::types::PeerAddress;
 use crate::{Entry, ErrorCode};
@@ -265,41 +265,9 @@ fn mw_007_amb_051_a_window_owns_256_keys() {
     }
 }
 
-/// A peer that accesses everything that it was granted, until `retired` is set.
-#[derive(Debug, Default)]
-struct Stuck {
-    line: Line,
-    retired: AtomicBool,
-}
-
-impl Grantee for Stuck {
-    fn revoke(&self, _: u32) {}
-
-    fn is_unfenced(&self) -> bool {
-        self.line.is_unfenced()
-    }
-
-    fn ask_to_fence(&self) {
-        self.line.ask_to_fence();
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        self.line.snapshot()
-    }
-
-    fn has_retired(&self, _: u32, _: Snapshot) -> bool {
-        self.retired.load(Ordering::Acquire)
-    }
-
-    fn release(&self, _: u32) {}
-}
-
 /// A peer that is stuck in a window.
 fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
-    let peer = Arc::<Stuck>::default();
-    let registered = domain.inner.keys.find(key, via).unwrap();
-    assert!(registered.grants().add(Arc::clone(&peer) as _, 0));
-    peer
+    Stuck::at(&domain.inner.keys, key, via)
 }
 
 #[test]
