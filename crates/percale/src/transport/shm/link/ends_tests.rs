@@ -38,15 +38,20 @@ fn stopped(both: &[Peer; 2]) {
     slot.claimed.fetch_add(1 << 32, Ordering::SeqCst);
 }
 
+/// A transfer whose pusher, side 0, was stopped after it had claimed a chunk; and the memory of both.
+fn stopped_half_way(cma: bool) -> ([Peer; 2], Memory, Memory) {
+    let kept = if cma { Kept::Heap } else { Kept::Arena };
+    let mut both = peers(cma, HEAP);
+    let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
+    under_way(&mut both, &mut source, &mut target);
+    stopped(&both);
+    (both, source, target)
+}
+
 #[test]
 fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
     for cma in [true, false] {
-        let kept = if cma { Kept::Heap } else { Kept::Arena };
-        let mut both = peers(cma, HEAP);
-        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
-        under_way(&mut both, &mut source, &mut target);
-        stopped(&both);
-        let [mut a, mut b] = both;
+        let ([mut a, mut b], _source, mut target) = stopped_half_way(cma);
         b.link.connection_end().set("reset by a stranger");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.seen.pulled.is_empty(), "the pull ended");
@@ -69,12 +74,7 @@ fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
 #[test]
 fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
     for cma in [true, false] {
-        let kept = if cma { Kept::Heap } else { Kept::Arena };
-        let mut both = peers(cma, HEAP);
-        let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, kept));
-        under_way(&mut both, &mut source, &mut target);
-        stopped(&both);
-        let [mut a, mut b] = both;
+        let ([mut a, mut b], _source, _target) = stopped_half_way(cma);
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         let residue = b.link.residue().expect("the peer may still be copying");
