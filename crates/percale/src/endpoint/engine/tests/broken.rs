@@ -14,16 +14,22 @@ fn provoke(from: &Station, to: &Station) {
     until(&[to], || to.ended());
 }
 
+/// Breaks the connection once the victim pulls, and has named its memory; from here on its peer makes no progress. Returns the number
+/// of operations that had ended before.
+fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
+    until(&[victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    let ended = victim.finished();
+    provoke(stopped, victim);
+    ended
+}
+
 #[test]
 fn flt_009_memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    // The victim pulls, and names its memory; from here on its peer makes no progress.
-    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
-    let ended = victim.finished();
-    provoke(&stopped, &victim);
+    let ended = break_at_a_pull(&stopped, &victim);
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
     assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
     assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
@@ -103,9 +109,7 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
-    let ended = victim.finished();
-    provoke(&stopped, &victim);
+    let ended = break_at_a_pull(&stopped, &victim);
     let naps = |victim: &Station| {
         victim.engine(|engine| {
             let armed = engine.arm(engine.results()).expect("there is nothing to do");
