@@ -38,6 +38,23 @@ pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region
     reach_part(a, b, peer, region.remote().slice(0..8));
 }
 
+/// Accesses memory by a name that is dead, between writes to another region: all are rejected, and only the other region changes.
+fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
+    let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
+    let late: Vec<_> = [8, 5000, LEN as u64]
+        .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
+        .into();
+    let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
+    let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
+    until(&[a, b], || (after.is_ready() && unread.is_ready()).then_some(()));
+    before.wait().unwrap();
+    after.wait().unwrap();
+    late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
+    let error = unread.wait().unwrap_err();
+    assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
+    assert_eq!(bytes_of(other)[..100_008], vec![round; 100_008]);
+}
+
 /// Like [`reach`], but for this part of a region.
 fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
     let before = posted(a, b);
@@ -151,19 +168,7 @@ fn rev_001_mr_068_a_late_access_is_refused_and_others_are_made() {
         reach(&a, &b, peer, &region);
         // The initiator is not notified.
         let memory = region.close().unwrap().into_vec();
-        let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
-        let late: Vec<_> = [8, 5000, LEN as u64]
-            .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
-            .into();
-        let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
-        let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
-        until(&[&a, &b], || (after.is_ready() && unread.is_ready()).then_some(()));
-        before.wait().unwrap();
-        after.wait().unwrap();
-        late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
-        let error = unread.wait().unwrap_err();
-        assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
-        assert_eq!(bytes_of(&other)[..100_008], vec![round; 100_008]);
+        late_accesses(&a, &b, peer, &other, name, round);
         assert_eq!(memory, vec![round; LEN], "a late write");
     }
     // Another region under the same key, and the same memory under another one: late accesses find neither.
@@ -189,13 +194,7 @@ fn rev_001_nothing_is_written_by_rdma_after_a_region_is_closed() {
             let refused = storm(&a, peer, name, round, &storming);
             (a, refused)
         });
-        // The target makes no progress here: everything is written by RDMA.
-        let begun = Instant::now();
-        let mut byte = [0];
-        while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
-            assert!(begun.elapsed() < Duration::from_secs(30) && !storm.is_finished(), "nothing is written");
-            region.read(LEN - 1, &mut byte);
-        }
+        until_written(&region, round, &storm);
         let memory = region.close().unwrap().into_vec();
         let copy = memory.clone();
         over.store(true, Ordering::Relaxed);
@@ -203,6 +202,17 @@ fn rev_001_nothing_is_written_by_rdma_after_a_region_is_closed() {
         let refused;
         (a, refused) = storm.join().unwrap();
         assert!(refused > 0 && memory == copy, "written after it was closed");
+    }
+}
+
+/// Waits until a storm has written the byte to all of a region, and for as many milliseconds as the byte says.
+fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T>) {
+    // The target makes no progress here: everything is written by RDMA.
+    let begun = Instant::now();
+    let mut last = [0];
+    while begun.elapsed() < Duration::from_millis(byte.into()) || last[0] != byte {
+        assert!(begun.elapsed() < Duration::from_secs(30) && !storm.is_finished(), "nothing is written");
+        region.read(LEN - 1, &mut last);
     }
 }
 

@@ -136,19 +136,7 @@ fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
         reach_part(&a, &b, peer, name.slice(0..8));
         // The initiator is not notified.
         take_back(&b, &a, window, &region);
-        let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
-        let late: Vec<_> = [8, 5000, LEN as u64]
-            .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
-            .into();
-        let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
-        let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
-        until(&[&a, &b], || (after.is_ready() && unread.is_ready()).then_some(()));
-        before.wait().unwrap();
-        after.wait().unwrap();
-        late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
-        let error = unread.wait().unwrap_err();
-        assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
-        assert_eq!(bytes_of(&other)[..100_008], vec![round; 100_008]);
+        late_accesses(&a, &b, peer, &other, name, round);
         assert_eq!(region.close().unwrap().into_vec(), vec![round; LEN], "a late write");
     }
     // The same key of type 2 over another memory, with another of the device's.
@@ -182,13 +170,7 @@ fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
             let refused = storm(&a, peer, name, round, &storming);
             (a, refused)
         });
-        // The target makes no progress here: everything is written by RDMA.
-        let begun = Instant::now();
-        let mut byte = [0];
-        while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
-            assert!(begun.elapsed() < Duration::from_secs(30) && !storm.is_finished(), "nothing is written");
-            region.read(LEN - 1, &mut byte);
-        }
+        until_written(&region, round, &storm);
         if window.kind() == WindowType::One {
             window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
         } else {
