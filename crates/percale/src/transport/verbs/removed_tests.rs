@@ -81,6 +81,17 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
+/// Sends a byte while a deletion is under way, and prints what happens.
+fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut Wire) {
+    std::thread::sleep(Duration::from_millis(500));
+    let waits = delete.try_wait().expect("a child").is_none();
+    let used = exchange(one, two);
+    println!(
+        "the deletion waits: {waits}; a byte meanwhile: {used:?}; the device: {:?}",
+        adapter.domain().context().lost()
+    );
+}
+
 /// The removal of a device waits for the processes that have it open, unless its driver can do without; both sides make progress.
 #[test]
 fn flt_001_a_device_that_is_removed_hangs_nobody() {
@@ -89,13 +100,7 @@ fn flt_001_a_device_that_is_removed_hangs_nobody() {
     let (mut one, mut two) = wires(&adapter);
     exchange(&mut one, &mut two).expect("it works");
     let mut delete = command(&format!("rdma link delete {}", device.name)).spawn().expect("a program of the guest");
-    std::thread::sleep(Duration::from_millis(500));
-    let waits = delete.try_wait().expect("a child").is_none();
-    let used = exchange(&mut one, &mut two);
-    println!(
-        "the deletion waits: {waits}; a byte meanwhile: {used:?}; the device: {:?}",
-        adapter.domain().context().lost()
-    );
+    use_during(&mut delete, &adapter, &mut one, &mut two);
     let made = Wire::new(&adapter).map(|wire| wire.ours());
     println!("a queue pair meanwhile: {made:?}");
     drop((one, two, adapter));
@@ -113,13 +118,7 @@ fn flt_001_a_device_whose_interface_is_removed_hangs_nobody() {
     let (mut one, mut two) = wires(&adapter);
     exchange(&mut one, &mut two).expect("it works");
     let mut delete = command(&format!("ip link delete {}", device.interface)).spawn().expect("a program of the guest");
-    std::thread::sleep(Duration::from_millis(500));
-    let waits = delete.try_wait().expect("a child").is_none();
-    let used = exchange(&mut one, &mut two);
-    println!(
-        "the deletion waits: {waits}; a byte meanwhile: {used:?}; the device: {:?}",
-        adapter.domain().context().lost()
-    );
+    use_during(&mut delete, &adapter, &mut one, &mut two);
     drop((one, two, adapter));
     assert!(ends(&mut delete), "it is still here, though nobody has it open");
 }
