@@ -163,14 +163,7 @@ impl Core {
                 self.shared_part_over(many, notify, Err(error));
                 continue;
             }
-            if quiet {
-                self.report_error(side, notify, error)
-            } else {
-                self.fail(side, notify, error)
-            }
-            if let Some(counter) = counting {
-                self.submissions.counting(|| counter.add_error(1));
-            }
+            self.fail_triggered(side, notify, error, quiet, counting);
         }
         if !over {
             aside::keep(kept);
@@ -206,6 +199,18 @@ impl Core {
             return;
         }
         holding.memory.push(Memory::Buffer(self.operations.take_buffer(Id::from_u64(context))));
+        self.fail_triggered(side, notify, error, quiet, counting);
+    }
+
+    /// Reports the error of an operation, without counting it if that is `quiet`; deferred work counts it at the counter `counting`.
+    fn fail_triggered(
+        &mut self,
+        side: Side,
+        notify: Notify,
+        error: ErrorEntry,
+        quiet: bool,
+        counting: Option<Counter>,
+    ) {
         if quiet {
             self.report_error(side, notify, error)
         } else {
