@@ -138,19 +138,36 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
     failure.answer()
 }
 
+/// Returns a lane, and a use that the lane gave.
+///
+/// # Errors
+/// The code, if either is null, or if the use is none of this lane.
+///
+/// # Safety
+/// Null, or an open lane that no other thread uses now; null, or a use that no other code accesses now.
+#[inline(always)]
+unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a OpenLane, &'a mut UseOfLane), c_int> {
+    // SAFETY: promised by the caller.
+    let lane = unsafe { lane.as_ref() };
+    // SAFETY: promised by the caller.
+    let used = unsafe { used.as_mut() };
+    let (Some(lane), Some(used)) = (lane, used) else {
+        return Err(not_ended(None));
+    };
+    if used.ticket & !OF_USE != lane.name {
+        return Err(not_ended(Some(used.ticket)));
+    }
+    Ok((lane, used))
+}
+
 /// Ends a use, after its operation has completed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
-    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
-    let lane = unsafe { lane.as_ref() };
-    // SAFETY: the caller's promise: null, or a use that no other code accesses now.
-    let used = unsafe { used.as_mut() };
-    let (Some(lane), Some(used)) = (lane, used) else {
-        return not_ended(None);
+    // SAFETY: passed on.
+    let (lane, used) = match unsafe { use_of(lane, used) } {
+        Ok(found) => found,
+        Err(code) => return code,
     };
-    if used.ticket & !OF_USE != lane.name {
-        return not_ended(Some(used.ticket));
-    }
     lane.lane.end_ticket(mem::take(&mut used.ticket) & OF_USE);
     0
 }
@@ -158,16 +175,11 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
 /// Holds a use for an operation that may last: the use then holds up only its own registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
-    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
-    let lane = unsafe { lane.as_ref() };
-    // SAFETY: the caller's promise: null, or a use that no other code accesses now.
-    let used = unsafe { used.as_mut() };
-    let (Some(lane), Some(used)) = (lane, used) else {
-        return not_ended(None);
+    // SAFETY: passed on.
+    let (lane, used) = match unsafe { use_of(lane, used) } {
+        Ok(found) => found,
+        Err(code) => return code,
     };
-    if used.ticket & !OF_USE != lane.name {
-        return not_ended(Some(used.ticket));
-    }
     let held = lane.lane.hold(lane.lane.of_ticket(used.ticket & OF_USE));
     used.ticket = lane.name | held.into_ticket();
     0
