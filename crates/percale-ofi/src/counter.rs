@@ -14,7 +14,7 @@ use crate::abi::{
 use crate::domain::{self, Domain, Sleeper};
 use crate::object::{self, Object};
 use crate::port::Port;
-use crate::wait_set::Membership;
+use crate::wait_set::{self, Membership};
 use crate::{log, waiting};
 
 /// The part of a counter that it shares with endpoints and regions.
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn open(
     let percale = Arc::new(Counter::new());
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
     // SAFETY: with FI_WAIT_SET the client gives one.
-    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+    let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
     };

@@ -15,7 +15,7 @@ use crate::abi::{
 use crate::fabric;
 use crate::info::Copied;
 use crate::object::{self, Object};
-use crate::wait_set::Membership;
+use crate::wait_set::{self, Membership};
 use crate::{errors, log, requests, waiting};
 
 mod joined;
@@ -77,7 +77,7 @@ pub(crate) unsafe fn open(
     let percale = EventQueue::default();
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
     // SAFETY: with FI_WAIT_SET the client gives one.
-    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+    let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
     };

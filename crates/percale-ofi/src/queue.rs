@@ -24,7 +24,7 @@ use crate::domain::{self, Domain};
 use crate::object::{self, Object};
 use crate::port::Port;
 use crate::serial::Serial;
-use crate::wait_set::Membership;
+use crate::wait_set::{self, Membership};
 use crate::{errors, log, waiting};
 
 /// The part of a completion queue that its endpoints share.
@@ -237,7 +237,7 @@ pub(crate) unsafe extern "C" fn open(
     let percale = CompletionQueue::default();
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
     // SAFETY: with FI_WAIT_SET the client gives one.
-    let membership = match unsafe { waiting::membership(wait, set, &percale) } {
+    let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
     };

@@ -8,8 +8,8 @@ use percale::completion::wait::WaitError;
 use percale::completion::wait_set::WaitSet;
 
 use crate::abi::{
-    FI_CLASS_WAIT, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops, fi_ops_wait, fi_wait_attr, fid,
-    fid_wait,
+    FI_CLASS_WAIT, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops, fi_ops_wait,
+    fi_wait_attr, fid, fid_wait,
 };
 use crate::fabric;
 use crate::object::{self, Object};
@@ -101,11 +101,27 @@ pub(crate) fn try_wait(set: &Shared) -> c_int {
     }
 }
 
+/// Makes a queue or counter with this kind of wait object a member of the wait set, if it is opened for one.
+///
+/// # Errors
+/// The negative code, if there is no wait set, or it takes no more members.
+///
+/// # Safety
+/// With FI_WAIT_SET, `set` is null or an open wait set of ours.
+pub(crate) unsafe fn membership(
+    wait: u32,
+    set: *mut fid_wait,
+    source: impl Into<percale::completion::source::Source>,
+) -> Result<Option<Membership>, c_int> {
+    // SAFETY: promised by the caller.
+    if wait == FI_WAIT_SET { unsafe { join(set, source) }.map(Some) } else { Ok(None) }
+}
+
 /// Makes a queue or counter a member of the set that its attributes name.
 ///
 /// # Safety
 /// `waitset` is null or an open wait set of ours.
-pub(crate) unsafe fn join(
+unsafe fn join(
     waitset: *mut fid_wait,
     source: impl Into<percale::completion::source::Source>,
 ) -> Result<Membership, c_int> {

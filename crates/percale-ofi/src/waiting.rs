@@ -4,11 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::abi::{
-    FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fid_wait,
-};
+use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD};
 use crate::log;
-use crate::wait_set::{self, Membership};
 
 /// Returns the kind of wait object for a queue or counter whose attributes request `wait`; `call` opens it.
 ///
@@ -26,22 +23,6 @@ pub(crate) fn object(call: &str, subsystem: u32, wait: u32) -> Result<u32, c_int
             Err(-libc::ENOSYS)
         }
     }
-}
-
-/// Makes a queue or counter with this kind of wait object a member of the wait set, if it is opened for one.
-///
-/// # Errors
-/// The negative code, if there is no wait set, or it takes no more members.
-///
-/// # Safety
-/// With FI_WAIT_SET, `set` is null or an open wait set of ours.
-pub(crate) unsafe fn membership(
-    wait: u32,
-    set: *mut fid_wait,
-    source: impl Into<percale::completion::source::Source>,
-) -> Result<Option<Membership>, c_int> {
-    // SAFETY: promised by the caller.
-    if wait == FI_WAIT_SET { unsafe { wait_set::join(set, source) }.map(Some) } else { Ok(None) }
 }
 
 /// Executes a command to a queue, counter or set that was opened with this kind of wait object.
