@@ -17,6 +17,7 @@ pub(crate) mod atomic;
 mod atomic_valid;
 mod bare;
 mod calls;
+mod client_message;
 mod collective;
 mod connection;
 mod control;

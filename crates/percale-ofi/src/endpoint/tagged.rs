@@ -1,8 +1,8 @@
 //! Tagged messages (fi_tagged(3)).
 
 use super::calls::{Const, Descs, Iov, Void, calls, table};
+use super::client_message::Message;
 use super::flags::Direction;
-use super::message::Message;
 use super::{Endpoint, local};
 use crate::abi::{fi_addr_t, fi_msg_tagged, fi_ops_tagged};
 

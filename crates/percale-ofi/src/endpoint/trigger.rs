@@ -8,8 +8,8 @@ use std::ffi::c_void;
 use percale::trigger::Operation;
 use percale::{OpFlags, PostError, ReceiveWork, SendWork, SharedEndpoint};
 
+use super::client_message::Message;
 use super::flags::{Direction, TRIGGERED};
-use super::message::Message;
 use super::{Endpoint, answer, local, unsupported};
 use crate::abi::{
     FI_COMPLETION, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_TRIGGER, FI_TRIGGER_THRESHOLD, FI_TRIGGER_XPU, fi_triggered_context,

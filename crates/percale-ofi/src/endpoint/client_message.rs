@@ -1,0 +1,53 @@
+//! A message as the client describes it in memory of its own, tagged or not.
+
+use std::ffi::c_void;
+
+use percale::Segments;
+
+use super::local;
+use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_msg_tagged};
+
+/// A message as the client describes it, in an `fi_msg` or an `fi_msg_tagged`.
+#[derive(Clone, Copy)]
+pub(crate) struct Message {
+    iov: *const libc::iovec,
+    iov_count: usize,
+    /// The peer, or the source of a receive.
+    pub(super) peer: fi_addr_t,
+    /// The tag of a tagged message, and the bits of it that a receive ignores.
+    pub(super) tag: Option<(u64, u64)>,
+    pub(super) context: *mut c_void,
+    data: u64,
+}
+
+impl From<&fi_msg> for Message {
+    fn from(msg: &fi_msg) -> Self {
+        let &fi_msg { msg_iov: iov, iov_count, addr: peer, context, data, .. } = msg;
+        Self { iov, iov_count, peer, tag: None, context, data }
+    }
+}
+
+impl From<&fi_msg_tagged> for Message {
+    fn from(msg: &fi_msg_tagged) -> Self {
+        let &fi_msg_tagged { msg_iov: iov, iov_count, addr: peer, tag, ignore, context, data, .. } = msg;
+        Self { iov, iov_count, peer, tag: Some((tag, ignore)), context, data }
+    }
+}
+
+impl Message {
+    /// Returns the memory.
+    ///
+    /// # Safety
+    /// The list is as fi_msg(3) has it.
+    #[inline]
+    pub(super) unsafe fn segments(&self) -> Result<Segments, isize> {
+        // SAFETY: promised by the caller.
+        unsafe { local::several(self.iov, self.iov_count) }
+    }
+
+    /// Returns the data for the peer's completion queue, if the flags of the operation say that there are any.
+    #[inline]
+    pub(super) fn data(&self, flags: u64) -> Option<u64> {
+        (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data)
+    }
+}
