@@ -53,9 +53,9 @@ impl Waits {
     /// The queues and counters that the endpoint reports to.
     fn of(core: &Core) -> Self {
         Self {
-            queues: [&core.transmit, &core.receive].iter().filter_map(|reports| reports.queue.clone()).collect(),
-            counters: core.counters.all().cloned().collect(),
-            events: core.events.clone(),
+            queues: core.reporting.queues().into_iter().flatten().collect(),
+            counters: core.reporting.counters().all().cloned().collect(),
+            events: core.reporting.events().cloned(),
         }
     }
 

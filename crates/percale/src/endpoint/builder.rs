@@ -6,11 +6,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::count::Counted;
 use super::engine::core::Core;
-use super::engine::counting::{Counters, Reports};
 use super::engine::gate::Gate;
 use super::engine::listening::Listening;
 use super::engine::peers::Peers;
+use super::engine::reporting::{Reporting, Targets};
 use super::engine::role::Role;
 use super::engine::single::Single;
 use super::engine::{Connector, Engine, Start};
@@ -25,7 +26,6 @@ use crate::address_vector::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
-use crate::completion::ring::Ring;
 use crate::conditions::lines::Lines;
 use crate::conditions::watched::Watched;
 use crate::domain::{Domain, Progress, Trust};
@@ -102,10 +102,7 @@ impl BindError {
 pub struct EndpointBuilder<'d> {
     pub(super) domain: &'d Domain,
     vector: Option<AddressVector>,
-    transmit: Reports,
-    receive: Reports,
-    counters: Counters,
-    events: Option<EventQueue>,
+    reports_to: Targets,
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
     answer_only: bool,
@@ -159,15 +156,11 @@ impl Domain {
 
 impl<'d> EndpointBuilder<'d> {
     pub(super) fn new(domain: &'d Domain) -> Self {
-        let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
-        let (vector, events, multi_minimum, answer_timeout) = (None, None, MULTI_MINIMUM, None);
+        let (vector, multi_minimum, answer_timeout) = (None, MULTI_MINIMUM, None);
         Self {
             domain,
             vector,
-            transmit,
-            receive,
-            counters,
-            events,
+            reports_to: Targets::default(),
             multi_minimum,
             answer_timeout,
             answer_only: false,
@@ -199,13 +192,13 @@ impl<'d> EndpointBuilder<'d> {
 
     /// Sends completions of sends to this queue rather than to the endpoint's own.
     pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
-        self.transmit.queue = Some(queue.clone());
+        self.reports_to.transmit = Some(queue.clone());
         self
     }
 
     /// Sends completions of receives to this queue rather than to the endpoint's own.
     pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
-        self.receive.queue = Some(queue.clone());
+        self.reports_to.receive = Some(queue.clone());
         self
     }
 
@@ -216,25 +209,25 @@ impl<'d> EndpointBuilder<'d> {
 
     /// Counts sends when they complete, tagged or not (FI_SEND). One counter may serve for several of the kinds.
     pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.sends = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::SENDS, counter);
         self
     }
 
     /// Counts receives of messages when they complete, tagged or not (FI_RECV). Peeks do not count.
     pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.receives = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::RECEIVES, counter);
         self
     }
 
     /// Counts reads of peers' memory, and atomic operations that fetch, when they complete (FI_READ).
     pub fn read_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.reads = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::READS, counter);
         self
     }
 
     /// Counts writes to peers' memory, and atomic operations that fetch nothing, when they complete (FI_WRITE).
     pub fn write_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.writes = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::WRITES, counter);
         self
     }
 
@@ -242,7 +235,7 @@ impl<'d> EndpointBuilder<'d> {
     /// (FI_REMOTE_READ). Refused ones do not count. Peers that read directly then notify this endpoint, which counts at its
     /// progress; so each access costs them a frame.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.remote_reads = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
     }
 
@@ -250,13 +243,13 @@ impl<'d> EndpointBuilder<'d> {
     /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). If this is also the
     /// [counter](crate::memory::region::Registration::counter) of a region, it counts each access to that region only once.
     pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counters.remote_writes = Some(Arc::clone(counter));
+        self.reports_to.counters.set(Counted::REMOTE_WRITES, counter);
         self
     }
 
     /// Sets the queue that reports events of peers.
     pub fn event_queue(mut self, events: &EventQueue) -> Self {
-        self.events = Some(events.clone());
+        self.reports_to.events = Some(events.clone());
         self
     }
 
@@ -305,7 +298,7 @@ impl<'d> EndpointBuilder<'d> {
     /// Sets whether [counters of regions](crate::memory::region::Registration::counter) count what peers write through this
     /// endpoint (FI_RMA_EVENT). Default: yes.
     pub const fn region_counters(mut self, count: bool) -> Self {
-        self.counters.regions = count;
+        self.reports_to.counters.count_regions(count);
         self
     }
 
@@ -382,9 +375,7 @@ impl<'d> EndpointBuilder<'d> {
         let (domain, settings) = (&self.domain.inner, &self.domain.inner.settings);
         let (many, single) = (matches!(purpose, Purpose::Many), matches!(purpose, Purpose::Single));
         let vector = self.vector.take();
-        let counters = std::mem::take(&mut self.counters);
-        let mut receive = Reports::new(self.receive.queue.take(), counters.receives.is_some());
-        receive.detour(!many || self.shared_receive.is_some());
+        let targets = std::mem::take(&mut self.reports_to);
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
         let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
         Core {
@@ -412,18 +403,13 @@ impl<'d> EndpointBuilder<'d> {
             multis: Table::new(),
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),
-            queue: Ring::default(),
-            transmit: Reports::new(self.transmit.queue.take(), counters.count_transmits()),
-            receive,
-            counters,
+            reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
             pool,
             heir: None,
             operations: Operations::default(),
-            events: self.events.take(),
             unexpected_cap: settings.unexpected_cap,
             left_messages: VecDeque::new(),
             gate: if many { Gate::default() } else { Gate::closed() },
-            reported: 0,
             submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
             due: VecDeque::new(),
             triggered: Table::new(),

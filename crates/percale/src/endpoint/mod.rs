@@ -159,14 +159,14 @@ impl<A: Ownership> Endpoint<A> {
     /// Returns false if `timeout` expired first (`None`: wait forever), or the endpoint was closed.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.access.wait_until(deadline, |engine| (!engine.core.queue.is_empty()).then_some(())).is_some()
+        self.access.wait_until(deadline, |engine| (!engine.core.reporting.is_empty()).then_some(())).is_some()
     }
 
     /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's. Returns true if there is
     /// nothing to do now and the descriptor will become readable when there is; false if there is something to do already
     /// (fi_trywait(3)).
     pub fn try_wait(&self) -> bool {
-        self.access.with(|engine| engine.core.queue.is_empty() && engine.watch_results())
+        self.access.with(|engine| engine.core.reporting.is_empty() && engine.watch_results())
     }
 
     /// Bytes that this endpoint keeps to find its peers by their numbers and by their addresses: some sixteen for each peer that it

@@ -161,7 +161,7 @@ crate::short_debug!(Owned, "Owned");
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
-        let undriven = RefCell::new(Undriven::new(engine.core.reports_to()));
+        let undriven = RefCell::new(Undriven::new(engine.core.reporting.sources()));
         Self { process: engine.process(), engine: RefCell::new(engine), undriven }
     }
 }

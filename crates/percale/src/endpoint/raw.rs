@@ -161,7 +161,7 @@ impl<A: Ownership> Endpoint<A> {
 
     /// Takes the error that is next in the endpoint's own completion queue (fi_cq_readerr(3)).
     pub fn read_error(&self) -> Option<ErrorEntry> {
-        self.access.with(|engine| engine.core.queue.read_error())
+        self.access.with(|engine| engine.core.reporting.read_error())
     }
 
     /// Watches shared memory, for at most `at_most`, for something that the next [`poll`](Self::poll) handles, and returns whether

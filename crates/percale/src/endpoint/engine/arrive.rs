@@ -85,8 +85,8 @@ impl Core {
     /// of this does not hold.
     #[inline(always)]
     fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
-        let Self { messages, tagged: tagged_table, peers, receive: reports, .. } = self;
-        if reports.detour {
+        let Self { messages, tagged: tagged_table, peers, reporting, .. } = self;
+        if reporting.receives_take_detour() {
             return None;
         }
         let tagged = is_tagged(head.kind);
@@ -113,7 +113,7 @@ impl Core {
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
         let Some(entry) = self.in_place(from, head, payload) else { return false };
-        self.queue.push(entry);
+        self.reporting.receive_path().0.push(entry);
         true
     }
 
@@ -129,7 +129,7 @@ impl Core {
     ) -> bool {
         let Some(entry) = self.in_place(from, head, payload) else { return false };
         *into = entry;
-        self.queue.unreserve();
+        self.reporting.receive_path().0.unreserve();
         true
     }
 

@@ -339,7 +339,7 @@ impl Engine {
         self.core.sender_connected(slot);
         self.poller.waits(slot); // For a first poll: the peer may have sent something before the link was polled or watched.
         self.cool();
-        let counts = self.core.counters.remote();
+        let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
             self.core.reply(slot, Kind::Counts, counts.bits(), 0);
         }

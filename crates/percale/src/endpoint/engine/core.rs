@@ -14,10 +14,10 @@ use std::sync::Arc;
 use super::access::{Execution, Long, Part};
 use super::bound::BoundWindows;
 use super::collective::Collectives;
-use super::counting::{Counters, Reports};
 use super::gate::Gate;
 use super::kinds::{is_eager, is_tagged};
 use super::peers::Peers;
+use super::reporting::Reporting;
 use super::residue::Left;
 use super::triggered::Triggered;
 use super::types::{
@@ -27,9 +27,8 @@ use super::types::{
 use super::unsent::Unsent;
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::completion::event::{Event, EventQueue};
-use crate::completion::queue::CompletionQueue;
-use crate::completion::ring::{QueueFull, Ring};
+use crate::completion::event::Event;
+use crate::completion::ring::QueueFull;
 use crate::conditions::lines::Lines;
 use crate::conditions::watched::Watched;
 use crate::domain::Trust;
@@ -95,14 +94,8 @@ pub(crate) struct Core {
     pub(crate) multi_minimum: usize,
     /// The actions that links are to do next.
     pub(crate) outbox: VecDeque<(Connection, Action)>,
-    /// The endpoint's own completion queue.
-    pub(crate) queue: Ring,
-    /// Where sends report.
-    pub(crate) transmit: Reports,
-    /// Where receives report.
-    pub(crate) receive: Reports,
-    /// Counters by kind of operation.
-    pub(crate) counters: Counters,
+    /// Where the endpoint reports.
+    pub(crate) reporting: Reporting,
     /// The shared receive context, if there is one.
     pub(crate) pool: Option<Membership>,
     /// The shared receive context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the
@@ -110,8 +103,6 @@ pub(crate) struct Core {
     pub(crate) heir: Option<Arc<Pool>>,
     /// Safe operations.
     pub(crate) operations: Operations,
-    /// The event queue, if there is one.
-    pub(crate) events: Option<EventQueue>,
     /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
     /// send them.
     pub(crate) unexpected_cap: usize,
@@ -119,8 +110,6 @@ pub(crate) struct Core {
     pub(crate) left_messages: VecDeque<Connection>,
     /// The peers that the endpoint accepts.
     pub(crate) gate: Gate,
-    /// The number of results that were reported to a queue so far.
-    pub(crate) reported: u64,
     /// Operations that waited for a counter and are due.
     pub(crate) submissions: Arc<Submissions>,
     /// Operations that were taken from `submissions` and have yet to begin.
@@ -144,27 +133,10 @@ impl Core {
         if tagged { &mut self.tagged } else { &mut self.messages }
     }
 
-    /// Returns the endpoint's own queue, and where completions of this direction go.
-    #[inline]
-    fn reports(&mut self, side: Side) -> (&mut Ring, &Reports) {
-        match side {
-            Side::Transmit => (&mut self.queue, &self.transmit),
-            Side::Receive => (&mut self.queue, &self.receive),
-        }
-    }
-
-    /// Returns the shared queue of this direction, if it has one.
-    pub(crate) const fn queue_of(&self, side: Side) -> Option<&CompletionQueue> {
-        match side {
-            Side::Transmit => self.transmit.queue.as_ref(),
-            Side::Receive => self.receive.queue.as_ref(),
-        }
-    }
-
     /// Completes an operation that succeeded: counts and reports it.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
-        if self.reports(side).1.counted {
+        if self.reporting.is_counted(side) {
             return self.complete_counted(side, notify, entry);
         }
         self.report(side, notify, entry);
@@ -178,30 +150,26 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_over(side, &entry);
         }
-        self.counters.succeeded(entry.flags, &self.submissions);
+        self.reporting.counters().succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
     }
 
     /// Like [`complete`](Self::complete), but does not count.
     #[inline(always)]
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
-        let (own, reports) = self.reports(side);
-        match (notify, &reports.queue) {
-            (Notify::Silent | Notify::SharedSilent | Notify::Triggered | Notify::Collective, _) => return,
-            (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
-            (Notify::Queue, None) => own.push(entry),
-            (Notify::Queue, Some(queue)) => queue.push(entry),
-            (Notify::Event, None) => own.push_event(entry),
-            (Notify::Event | Notify::Shared, Some(queue)) => queue.update(|ring| ring.push_event(entry)),
-            (Notify::Shared, None) => return self.report_shared(notify, Ok(entry)),
+        match notify {
+            Notify::Silent | Notify::SharedSilent | Notify::Triggered | Notify::Collective => {}
+            Notify::Operation => self.operations.finish(entry.context, Ok(entry)),
+            Notify::Queue => self.reporting.push(side, entry),
+            Notify::Shared if self.reporting.queue_of(side).is_none() => self.report_shared(notify, Ok(entry)),
+            Notify::Event | Notify::Shared => self.reporting.push_event(side, entry),
         }
-        self.reported += 1;
     }
 
     /// Completes an operation that failed. A failure is reported even if a success would not have been.
     #[cold]
     pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
-        if self.reports(side).1.counted {
+        if self.reporting.is_counted(side) {
             return self.fail_counted(side, notify, error);
         }
         self.report_error(side, notify, error);
@@ -216,54 +184,44 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_transfer_failed(&error);
         }
-        self.counters.failed(error.entry.flags, &self.submissions);
+        self.reporting.counters().failed(error.entry.flags, &self.submissions);
         self.report_error(side, notify, error);
     }
 
     /// Like [`fail`](Self::fail), but does not count.
     #[cold]
     pub(crate) fn report_error(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
-        let (own, reports) = self.reports(side);
-        match (notify, &reports.queue) {
-            (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
-            (Notify::Queue, None) => own.push_error(error),
-            (Notify::Queue, Some(queue)) => queue.push_error(error),
-            // These were handled before.
-            (Notify::Collective, _) => return,
-            (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
-            (Notify::Shared | Notify::SharedSilent, None) => return self.report_shared(notify, Err(error)),
-            (_, Some(queue)) => queue.update(|ring| ring.push_error_event(error)),
+        match notify {
+            Notify::Collective => {} // It was handled before.
+            Notify::Operation => self.operations.finish(error.entry.context, Err(error)),
+            Notify::Queue => self.reporting.push_error(side, error),
+            Notify::Shared | Notify::SharedSilent if self.reporting.queue_of(side).is_none() => {
+                self.report_shared(notify, Err(error))
+            }
+            Notify::Event | Notify::Silent | Notify::Triggered | Notify::Shared | Notify::SharedSilent => {
+                self.reporting.push_error_event(side, error)
+            }
         }
-        self.reported += 1;
     }
 
     /// Reserves room for the result of an operation that is about to be posted.
     #[inline]
     pub(crate) fn reserve(&mut self, side: Side, notify: Notify) -> Result<(), QueueFull> {
-        match (notify, self.reports(side)) {
-            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.reserve(),
-            (Notify::Queue, (own, _)) => own.reserve(),
-            _ => Ok(()),
-        }
+        if notify == Notify::Queue { self.reporting.reserve(side) } else { Ok(()) }
     }
 
     /// Returns the reserved room of an operation that was not posted after all.
     #[inline]
     pub(crate) fn unreserve(&mut self, side: Side, notify: Notify) {
-        match (notify, self.reports(side)) {
-            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.update(Ring::unreserve),
-            (Notify::Queue, (own, _)) => own.unreserve(),
-            _ => {}
+        if notify == Notify::Queue {
+            self.reporting.unreserve(side);
         }
     }
 
     /// Returns whether arriving messages can be reported. If not, transports are not drained, and their senders wait.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        match &self.receive.queue {
-            None => self.queue.has_room(),
-            Some(queue) => queue.update(|ring| ring.has_room()),
-        }
+        self.reporting.has_room()
     }
 
     /// Queues a frame without payload.
@@ -467,9 +425,7 @@ impl Core {
 
     /// Pushes an event to the event queue, if there is one.
     pub(crate) fn event(&self, event: impl FnOnce() -> Event) {
-        if let Some(events) = &self.events {
-            events.push(event());
-        }
+        self.reporting.event(event);
     }
 }
 

@@ -149,12 +149,12 @@ impl Core {
         for Held { side, notify, error, quiet, counting, part } in operations {
             if !over {
                 let heir = self.heir.clone().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
-                let place = match (self.queue_of(side).cloned(), heir) {
+                let place = match (self.reporting.queue_of(side).cloned(), heir) {
                     (Some(queue), _) => LatePlace::Queue(queue),
                     (None, Some(pool)) => LatePlace::Pool(pool, notify),
                     (None, None) => LatePlace::Nowhere,
                 };
-                let counter = self.counters.of(error.entry.flags).filter(|_| !quiet);
+                let counter = self.reporting.counters().of(error.entry.flags).filter(|_| !quiet);
                 let counters = counter.map(|counter| Counter::clone(counter)).into_iter().chain(counting).collect();
                 kept.report(Late { place, reserved: notify == Notify::Queue, error, counters, part });
                 continue;

@@ -59,14 +59,14 @@ impl Core {
     /// Opens the gate: from now on messages pass, and control frames do not.
     pub(super) fn open_gate(&mut self) {
         self.gate = Gate::default();
-        self.receive.detour(false);
+        self.reporting.detour_receives(false);
     }
 
     /// Closes the gate because no message will come any more: receives that find no message fail, both those that are posted and those that
     /// will be.
     pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
         self.gate = Gate { closed: true, heard: None, over: Some((error, why.to_owned())) };
-        self.receive.detour(true);
+        self.reporting.detour_receives(true);
         self.flush_receives();
     }
 

@@ -64,8 +64,9 @@ impl Engine {
     #[inline(always)]
     fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
-        let Self { core: Core { peers, queue, transmit, .. }, links, .. } = self;
-        if !PLAIN.contains(flags) || transmit.detour {
+        let Self { core: Core { peers, reporting, .. }, links, .. } = self;
+        let (queue, detour) = reporting.transmit_path();
+        if !PLAIN.contains(flags) || detour {
             return None;
         }
         let slot = peers.resolved(peer)?;

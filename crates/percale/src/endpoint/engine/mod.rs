@@ -56,6 +56,7 @@ mod pooled;
 mod rdma;
 mod read;
 mod receive;
+pub(crate) mod reporting;
 mod residue;
 pub(crate) mod role;
 #[cfg(test)]

@@ -110,9 +110,9 @@ impl Core {
             None => self.report_part(&many, notify, result),
         }
         if success {
-            self.counters.succeeded(flags, &self.submissions);
+            self.reporting.counters().succeeded(flags, &self.submissions);
         } else {
-            self.counters.failed(flags, &self.submissions);
+            self.reporting.counters().failed(flags, &self.submissions);
         }
     }
 
@@ -144,10 +144,9 @@ impl Core {
             return pool.report(Over { notify, part: None, result });
         }
         match result {
-            Ok(entry) => self.queue.push_event(entry),
-            Err(error) => self.queue.push_error_event(error),
+            Ok(entry) => self.reporting.push_event(Side::Receive, entry),
+            Err(error) => self.reporting.push_error_event(Side::Receive, error),
         }
-        self.reported += 1;
     }
 
     /// Leaves the shared receive context, and takes no more receives from it. If no queue outlives the endpoint, other members report the
@@ -155,7 +154,7 @@ impl Core {
     #[cold]
     pub(super) fn leave_pool(&mut self) {
         let Some(pool) = self.pool.take() else { return };
-        if self.queue_of(Side::Receive).is_none() {
+        if self.reporting.queue_of(Side::Receive).is_none() {
             self.heir = Some(Arc::clone(pool.pool()));
         }
         // Receives to which messages of this endpoint were promised count as taken: other receives may have been given later messages meanwhile.

@@ -43,7 +43,7 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.reads += 1;
-        let empty = self.core.queue.is_empty();
+        let empty = self.core.reporting.is_empty();
         if empty && self.reads < PATIENCE {
             match self.look(entries) {
                 Found::Message => return Ok(1),
@@ -65,7 +65,7 @@ impl Engine {
         if empty || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
             self.progress_for_read();
         }
-        self.core.queue.read(entries)
+        self.core.reporting.read(entries)
     }
 
     /// Glances at the rings of hot links for a message that can be reported at once, while no results wait.

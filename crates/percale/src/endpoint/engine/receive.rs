@@ -26,12 +26,13 @@ impl Core {
         tag: Option<(u64, u64)>,
         context: u64,
     ) -> bool {
-        let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
+        let Self { messages, tagged, peers, reporting, .. } = self;
+        let (queue, detour) = reporting.receive_path();
         let (table, tag, ignore) = match tag {
             Some((tag, ignore)) => (tagged, tag, ignore),
             None => (messages, 0, 0),
         };
-        if reports.detour || table.holds_any() {
+        if detour || table.holds_any() {
             return false;
         }
         let source = match from {

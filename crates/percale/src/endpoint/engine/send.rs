@@ -48,10 +48,11 @@ impl Engine {
             return None; // Not over shared memory, then.
         }
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
-        let Self { core: Core { peers, queue, transmit, .. }, links, reads, .. } = self;
+        let Self { core: Core { peers, reporting, .. }, links, reads, .. } = self;
+        let (queue, detour) = reporting.transmit_path();
         let len = segment.len();
         // A message that is short enough to be injected is always sent at once.
-        if !PLAIN.contains(flags) || len > INJECT_LIMIT || transmit.detour {
+        if !PLAIN.contains(flags) || len > INJECT_LIMIT || detour {
             return None;
         }
         let slot = peers.resolved(peer)?;

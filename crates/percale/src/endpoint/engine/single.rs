@@ -208,7 +208,7 @@ impl Engine {
             self.poller.favour(slot);
         }
         self.core.open_gate();
-        self.core.reported += 1; // For threads that sleep until it is established.
+        self.core.reporting.count_change(); // For threads that sleep until it is established.
         let (peer, address) = self.core.peers.identify(slot);
         let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason.clone());
         let transport = transport.name();
@@ -259,7 +259,7 @@ impl Engine {
     fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         self.leave_single(stood, error, why);
         self.core.close_gate(error, why);
-        self.core.reported += 1;
+        self.core.reporting.count_change();
     }
 
     /// Ends the connection or the attempt to make it, and closes all links.
@@ -295,7 +295,7 @@ impl Engine {
         };
         self.attentive = self.triggers || self.core.pool.is_some();
         self.core.close_gate(error, &why);
-        self.core.reported += 1;
+        self.core.reporting.count_change();
     }
 
     /// Handles the answer of a listener, and the deadline. Returns whether the end of a connection was pending in this round.

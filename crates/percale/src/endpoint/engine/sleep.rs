@@ -364,6 +364,6 @@ impl Engine {
 
     /// Returns a number that grows with every result that a sleeper may wait for.
     pub(crate) fn results(&self) -> u64 {
-        self.core.operations.finished() + self.core.reported + self.core.queue.pushed()
+        self.core.operations.finished() + self.core.reporting.results()
     }
 }

@@ -152,7 +152,7 @@ impl Engine {
     /// nothing for it.
     pub(super) const fn watch_begun(&mut self) {
         (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
-        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
+        self.core.reporting.count_all();
     }
 
     /// Queues an operation in the line of a counter. Returns whether something may be due there.
@@ -368,7 +368,7 @@ impl Core {
         }
         ended.extend(self.watched.take());
         // After the lines: an operation that has left a line is in this list by now, because the thread that moves it holds the line's lock.
-        ended.extend(self.submissions.close([self.transmit.queue.clone(), self.receive.queue.clone()]));
+        ended.extend(self.submissions.close(self.reporting.queues()));
         for transfer in ended {
             self.cancelled(*transfer, why);
         }

@@ -71,7 +71,7 @@ impl Engine {
             return Err(PostError::Collective("a member is in the group twice"));
         }
         // From now on what ends may be a group's; other endpoints do not look.
-        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
+        self.core.reporting.count_all();
         let list = self.list_of(&slots);
         let (index, members) = (self.core.collectives.open(list, slots, rank), members.len());
         let id = GroupId::from_u64(index.to_u64());

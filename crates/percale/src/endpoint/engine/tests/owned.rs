@@ -9,7 +9,7 @@ use super::*;
 use crate::completion::counter::Condition;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
-use crate::completion::ring::Ring;
+use crate::endpoint::engine::reporting::Reporting;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
@@ -101,7 +101,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
 }
 
 /// The next result.
-fn next(queue: &mut Ring) -> Option<Result<Entry, ErrorEntry>> {
+fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
         Ok(0) => None,
@@ -154,7 +154,7 @@ fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
             };
             let counter = Counter::new();
             let mut before_the_fence = None;
-            let reported = a.engine(|engine| engine.core.reported);
+            let reported = a.engine(|engine| engine.core.reporting.results());
             match waits {
                 Waits::Unconnected => {}
                 Waits::Fenced => {
@@ -178,7 +178,7 @@ fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
                 let ended = || a.finished() > 0 && receive.is_ready() && send.is_ready();
                 until(&[&a, &b], || ended().then_some(()));
             }
-            until(&[&a, &b], || a.engine(|engine| engine.core.reported > reported).then_some(()));
+            until(&[&a, &b], || a.engine(|engine| engine.core.reporting.results() > reported).then_some(()));
             let mut now = [0; 8];
             memory.read(0, &mut now);
             assert_eq!(result.into_vec(), 5_u64.to_le_bytes(), "{transport} {waits:?}: what was there");
@@ -214,7 +214,7 @@ fn an_injected_write_needs_no_buffer_after_the_call() {
                 work.flags |= OpFlags::FENCE;
                 before_the_fence = Some(a.endpoint.tagged_send(to_b, 2, vec![1; 2 << 20]).start().unwrap());
             }
-            let reported = a.engine(|engine| engine.core.reported);
+            let reported = a.engine(|engine| engine.core.reporting.results());
             a.engine(|engine| engine.post_rma(true, &work, Notify::Event)).unwrap();
             drop(source);
             let _heap = use_the_heap(64);
@@ -222,7 +222,7 @@ fn an_injected_write_needs_no_buffer_after_the_call() {
                 let receive = b.endpoint.tagged_recv(2, 0, vec![0; 2 << 20]).start().unwrap();
                 until(&[&a, &b], || (receive.is_ready() && send.is_ready()).then_some(()));
             }
-            until(&[&a, &b], || a.engine(|engine| engine.core.reported > reported).then_some(()));
+            until(&[&a, &b], || a.engine(|engine| engine.core.reporting.results() > reported).then_some(()));
             let mut now = [0; 64];
             memory.read(0, &mut now);
             assert_eq!(now, [7; 64], "{transport} {waits:?}");
@@ -252,7 +252,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
                 id
             })
         };
-        let read = || a.engine(|engine| next(&mut engine.core.queue));
+        let read = || a.engine(|engine| next(&mut engine.core.reporting));
         // The peer pulled the first, and that failed here.
         let first = post(0);
         a.engine(|engine| {
@@ -403,7 +403,7 @@ proptest! {
                 }
                 model.step(what);
                 core.outbox.clear();
-                while let Some(result) = next(&mut core.queue) {
+                while let Some(result) = next(&mut core.reporting) {
                     let (context, well) = match result {
                         Ok(Entry { context, .. }) => (context, true),
                         Err(error) => (error.entry.context, false),
