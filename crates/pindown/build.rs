@@ -1,7 +1,8 @@
 //! Compiles the kernel programs (`bpf/pindown.bpf.c`) with clang, and sets the cfg `pindown_bpf` if that went well.
 //!
 //! Without clang or libbpf's headers the crate builds all the same, with a warning: it can then use a running
-//! `pindown-helper`, and cannot load the programs itself. `PINDOWN_BPF=off` asks for that.
+//! `pindown-helper`, and cannot load the programs itself. `PINDOWN_BPF=off` asks for that; so does a build without the
+//! feature `bpf`, which gives no warning.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,10 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=PINDOWN_BPF");
     println!("cargo::rerun-if-env-changed=PINDOWN_CLANG");
+    if env::var_os("CARGO_FEATURE_BPF").is_none() {
+        println!("cargo::rustc-env=PINDOWN_BPF_ABSENT=this build has no `bpf` support: build with the feature `bpf`");
+        return;
+    }
     let absent = match compile() {
         Ok(()) => {
             println!("cargo::rustc-cfg=pindown_bpf");

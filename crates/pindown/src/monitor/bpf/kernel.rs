@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::bell;
 use super::load::{self, Loaded};
+use super::object;
 use super::page::{self, Page, SLOTS, Slot};
 use super::publish::{Maps, Publisher};
 use super::quota::Charge;
@@ -159,13 +160,13 @@ pub(super) struct Mapping {
 
 impl Kernel {
     pub(super) fn load() -> Result<Self, Unavailable> {
-        Ok(Self::with(load::load()?))
+        Ok(Self::with(object::load()?))
     }
 
     /// Like [`Self::load`], but with a thread that publishes pages, so that [`Self::admit`] does not wait for the
     /// kernel.
     pub(super) fn load_for_others() -> Result<Self, Unavailable> {
-        let (loaded, maps) = load::load()?;
+        let (loaded, maps) = object::load()?;
         let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
         Ok(Self::publishing(loaded, publisher))
     }

@@ -39,6 +39,8 @@
 //! inode's number moved, or a change overlapped, the entry goes (its pin serves this use only).
 //! [`Monitor::check`] now and then: an error ends caching. After fork(2) the child must not use its parent's cache.
 
+#[cfg(feature = "bpf")]
+mod attach;
 mod bell;
 mod btf;
 mod cached;
@@ -46,6 +48,7 @@ mod client;
 mod kernel;
 mod listen;
 mod load;
+mod object;
 mod page;
 mod publish;
 mod quota;
@@ -269,7 +272,7 @@ impl RecordsAlone {
     /// # Errors
     /// Why the programs cannot be loaded here, by name.
     pub fn attach() -> Result<Option<Self>, Unavailable> {
-        let Some(loaded) = load::load_records_alone()? else { return Ok(None) };
+        let Some(loaded) = object::load_records_alone()? else { return Ok(None) };
         let mut kernel = Box::new(Kernel::with(loaded));
         admit_this(&mut kernel)?;
         Ok(Some(Self { _attached: kernel }))

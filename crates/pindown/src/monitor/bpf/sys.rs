@@ -11,6 +11,7 @@ const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const PROG_TEST_RUN: libc::c_int = 10;
 const OBJECT_INFO: libc::c_int = 15;
+#[cfg(feature = "bpf")]
 const ATTACH: libc::c_int = 17;
 const MAP_FREEZE: libc::c_int = 22;
 const MAP_UPDATE_BATCH: libc::c_int = 26;
@@ -126,6 +127,7 @@ pub(super) fn update_all(map: BorrowedFd<'_>, keys: &[u64], maps: &[libc::c_int]
 }
 
 /// Key and value sizes of a map, in bytes.
+#[cfg(feature = "bpf")]
 pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
     let mut info = [0_u8; 24];
     object_info(map, &mut info)?;
@@ -159,6 +161,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Attaches a program to the tracepoint that it was loaded for. It stays attached while any copy of the descriptor is.
+#[cfg(feature = "bpf")]
 pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().fd(8, program);
     // SAFETY: a null name, which means that the program knows its tracepoint.

@@ -14,7 +14,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::super::btf::Hooks;
 use super::super::kernel::Kernel;
-use super::super::{Monitor, Slot, Watch, load};
+use super::super::{Monitor, Slot, Watch, load, object};
 use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, must, touched};
 
 /// A page table's worth: the kernel frees the table only when all of it is advised away.
@@ -252,7 +252,7 @@ fn mon_046_reports_of_beginnings_only_are_caught() {
         return;
     }
     let hooks = Hooks { starts: true, ..load::check().expect("it went well before") };
-    let loaded = load::load_object(load::ENTRY_ONLY, hooks).expect("the wrong programs load, too");
+    let loaded = object::load_object(object::ENTRY_ONLY, hooks).expect("the wrong programs load, too");
     let monitor = Monitor::with(Box::new(Kernel::with(loaded))).expect("it went well before");
     let counts = race(&monitor, false, Duration::from_secs(30), true);
     assert!(counts.stale > 0, "the oracle is blind: {counts:?}");

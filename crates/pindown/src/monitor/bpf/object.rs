@@ -1,0 +1,35 @@
+//! The compiled programs: from the object to attached programs, or a reason why not.
+
+#[cfg(feature = "bpf")]
+pub(super) use super::attach::load_object;
+use super::btf::Hooks;
+use super::load::{Loaded, check};
+use super::publish::Maps;
+use super::refusal::Unavailable;
+
+#[cfg(pindown_bpf)]
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown.bpf.o"));
+#[cfg(not(pindown_bpf))]
+static OBJECT: &[u8] = &[];
+
+/// Reports changes when they begin, and only then.
+#[cfg(all(test, pindown_bpf))]
+pub(super) static ENTRY_ONLY: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
+
+/// Loads the programs that this kernel needs and attaches them.
+pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
+    load_object(OBJECT, check()?)
+}
+
+/// Like [`load`], but without the programs that report when calls begin; `None` where none of those is needed.
+pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
+    let hooks = check()?;
+    hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
+}
+
+/// Without the feature `bpf`, for which [`check`] fails.
+#[cfg(not(feature = "bpf"))]
+fn load_object(_object: &[u8], _hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
+    Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")))
+}
