@@ -22,10 +22,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hmac_sha256::Hash as Sha256;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sha2::{Digest, Sha256};
 
 use super::shared::Shared;
 use crate::system::process_socket::ProcessSocket;

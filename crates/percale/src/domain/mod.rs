@@ -12,7 +12,7 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash as Sha256;
 
 pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
@@ -86,7 +86,10 @@ impl Settings {
         if self.authorization_key.as_deref() == Some(key) {
             return 0;
         }
-        let digest = Sha256::new_with_prefix(b"percale authority").chain_update(key).finalize();
+        let mut hash = Sha256::new();
+        hash.update(b"percale authority");
+        hash.update(key);
+        let digest = hash.finalize();
         let word = digest
             .first_chunk()
             .map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word));

@@ -4,8 +4,7 @@
 //! The application sends them to peers. An access carries an 8-byte digest of all of them, under which the domain knows the region. So a peer
 //! that lacks one of the 32 bytes names nothing, and no peer can compute one key from others.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use hmac_sha256::{HMAC, Hash as Sha256};
 use zerocopy::little_endian::U64;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -52,7 +51,8 @@ pub(crate) fn wire_key(raw: &[u8]) -> Option<u64> {
         return Some(u64::from_le_bytes(short));
     }
     let long: &[u8; RAW_KEY_BYTES] = raw.try_into().ok()?;
-    let mut digest = Sha256::new_with_prefix(b"percale raw key");
+    let mut digest = Sha256::new();
+    digest.update(b"percale raw key");
     digest.update(long);
     Some(first_word(&digest.finalize()))
 }
@@ -85,9 +85,7 @@ impl Secret {
     pub(super) fn raw_key(&self, base: u64, len: u64) -> Result<(RawKey, u64), RegisterError> {
         loop {
             let parts = Parts { id: random().map_err(RegisterError::System)?, base: base.into(), len: len.into() };
-            let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
-            mac.update(parts.as_bytes());
-            let code = first_word(&mac.finalize().into_bytes());
+            let code = first_word(&HMAC::mac(parts.as_bytes(), self.0));
             let mut bytes = [0; RAW_KEY_BYTES];
             bytes[..24].copy_from_slice(parts.as_bytes());
             bytes[24..].copy_from_slice(&code.to_le_bytes());

@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use bitflags::bitflags;
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash as Sha256;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -10,8 +10,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use hmac_sha256::HMAC;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::ConnectError;
@@ -37,8 +36,8 @@ impl Key {
         Self(bytes)
     }
 
-    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
+    fn mac(&self, parts: &[&[u8]]) -> HMAC {
+        let mut mac = HMAC::new(&self.0);
         parts.iter().for_each(|part| mac.update(part));
         mac
     }
@@ -201,7 +200,7 @@ impl Handshake {
             (true, key) => {
                 if let Some(key) = key {
                     let mac = key.mac(&[INITIATOR, self.ours.as_bytes(), theirs.as_bytes()]);
-                    self.output.extend_from_slice(&mac.finalize().into_bytes());
+                    self.output.extend_from_slice(&mac.finalize());
                 }
                 self.state = State::Verdict;
                 Ok(None)
@@ -232,7 +231,7 @@ impl Handshake {
         let proof: Proof = self.take()?;
         let (Some(key), Some(theirs)) = (&self.key, &self.theirs) else { return Err(ConnectError::Authorization) };
         let mac = key.mac(&[INITIATOR, theirs.as_bytes(), self.ours.as_bytes()]);
-        if mac.verify_slice(&proof.mac).is_err() {
+        if !mac.finalize_verify(&proof.mac) {
             self.refuse(Why::Authorization);
             return Err(ConnectError::Authorization);
         }
@@ -252,7 +251,7 @@ impl Handshake {
         let Some(theirs) = self.theirs else { return Err(ConnectError::Authorization) };
         if let Some(key) = &self.key {
             let mac = key.mac(&[ACCEPTOR, self.ours.as_bytes(), theirs.as_bytes(), bytes.covered()]);
-            if mac.verify_slice(&bytes.mac).is_err() {
+            if !mac.finalize_verify(&bytes.mac) {
                 let unproved = Verdict::from_bytes(&bytes)?;
                 // It has the effect of a closed connection: the call is repeated, and nothing else is believed.
                 let lacks = (unproved.ruling, unproved.why) == (Ruling::Refuse, Why::Descriptors);
@@ -284,7 +283,7 @@ impl Handshake {
         let mut bytes = verdict.to_bytes();
         if let (Some(key), Some(theirs)) = (&self.key, &self.theirs) {
             let mac = key.mac(&[ACCEPTOR, theirs.as_bytes(), self.ours.as_bytes(), bytes.covered()]);
-            bytes.mac.copy_from_slice(&mac.finalize().into_bytes());
+            bytes.mac.copy_from_slice(&mac.finalize());
         }
         self.output.extend_from_slice(bytes.as_bytes());
         self.state = match verdict.ruling {

@@ -43,6 +43,22 @@ fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
     [side(0), side(1)]
 }
 
+/// Cases 2 and 6 of RFC 4231: a short key, and one that is longer than a block.
+#[test]
+fn proofs_are_hmac_sha_256() {
+    let mac = |key: &[u8], parts: &[&[u8]]| -> String {
+        Key::new(key.to_vec()).mac(parts).finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    assert_eq!(
+        mac(b"Jefe", &[b"what do ya want ", b"for nothing?"]),
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+    );
+    assert_eq!(
+        mac(&[0xaa; 131], &[b"Test Using Larger Than Block-Size Key", b" - Hash Key First"]),
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+    );
+}
+
 #[test]
 fn the_verdict_arrives_with_and_without_a_key() {
     for keys in [[None, None], [Some("secret"), Some("secret")]] {
