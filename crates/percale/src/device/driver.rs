@@ -92,6 +92,7 @@ pub enum Way {
 /// Copies that were begun together. The number is the driver's; to be ended by [`Driver::finish`], once.
 #[derive(Debug)]
 #[must_use = "copies are waited for"]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a driver reads the fields"))]
 pub struct Copies {
     pub(super) ordinal: u32,
     pub(super) lane: usize,

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pindown::{Access, Cache, Lane, LookupError, OpenError, Range, Stats};
 
-use super::table::{BufferTable, Way};
+use super::table::BufferTable;
+use super::way::Way;
 
 /// Rights of every registration: the kernel pins for writing in any case, so memory that is sent from and received into has
 /// one registration.
@@ -65,6 +66,7 @@ impl FixedError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
+            Self::NoRing(error) if error.kind() == io::ErrorKind::Unsupported => libc::ENOSYS,
             Self::NoRing(error) | Self::Transfer(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
             Self::Cache(error) => error.errno(),
             Self::Registration(error) => error.errno(),

@@ -11,11 +11,15 @@
 //! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
 //! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
 //!   `arriving`: long ones
-//! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
+//! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar · [`Way`]: of a transfer
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
 mod arriving;
 mod copied;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda/absent.rs"]
 mod cuda;
 mod driver;
 #[cfg(not(loom))]
@@ -24,10 +28,15 @@ mod handle;
 mod kind;
 mod mapped;
 mod pinned;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), feature = "io-uring"))]
 mod ring;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), feature = "io-uring"))]
 mod table;
+#[cfg(all(not(loom), not(feature = "io-uring")))]
+#[path = "table_absent.rs"]
+mod table;
+#[cfg(not(loom))]
+mod way;
 
 pub(crate) use arriving::{Arriving, LONG};
 pub(crate) use copied::{Pieces, aligned, changing};
@@ -40,4 +49,6 @@ pub use kind::{Interface, Kind, Place};
 pub(crate) use mapped::Mapped;
 pub(crate) use pinned::{Pinned, pinned};
 #[cfg(not(loom))]
-pub use table::{BufferTable, Slot, Way};
+pub use table::{BufferTable, Slot};
+#[cfg(not(loom))]
+pub use way::Way;

@@ -12,6 +12,7 @@ use io_uring::{opcode, types};
 use pindown::{Access, Pinned, Range, Registrar};
 
 use super::ring::Ring;
+use super::way::Way;
 use crate::system::forked::Process;
 
 /// io_uring's table of fixed buffers: pins memory, and moves bytes between pinned memory and files or sockets. Clones are the
@@ -46,26 +47,6 @@ struct Table {
     free: Mutex<Vec<u32>>,
     slots: u32,
     made: AtomicU64,
-}
-
-/// Which way bytes go, and where the other end is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From memory to this offset of a file (IORING_OP_WRITE_FIXED).
-    ToFile(u64),
-    /// From this offset of a file to memory (IORING_OP_READ_FIXED).
-    FromFile(u64),
-    /// From memory to a connected socket, without a copy where the network allows it (IORING_OP_SEND_ZC).
-    ToSocket,
-    /// From a connected socket, or whatever else has no offsets, to memory (IORING_OP_READ_FIXED).
-    FromSocket,
-}
-
-impl Way {
-    /// Returns whether another end is waited for.
-    pub(super) fn waits(&self) -> bool {
-        matches!(self, Self::ToSocket | Self::FromSocket)
-    }
 }
 
 fn has_no_zero_copy(error: &io::Error) -> bool {

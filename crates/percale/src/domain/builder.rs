@@ -9,11 +9,19 @@ use crate::region::window::TypeTwo;
 use crate::transport::connect::ConnectTimeouts;
 use crate::transport::connect::Service;
 use crate::transport::kind::TransportKind;
+#[cfg(any(test, feature = "sim"))]
 use crate::transport::sim::Network;
 use crate::transport::verbs::Adapter;
 
 /// Unexpected messages are kept up to this many bytes before senders are asked to offer messages rather than to send them.
 const UNEXPECTED_CAP: usize = 64 << 20;
+
+/// The error if [`TransportKind::Sim`] is chosen.
+const SIM_CHOSEN: &str = if cfg!(any(test, feature = "sim")) {
+    "the simulated network is for tests: give it with `simulated`"
+} else {
+    "this build has no `sim` support: build with the feature `sim`"
+};
 
 /// The reason why a domain could not be opened.
 #[non_exhaustive]
@@ -183,7 +191,8 @@ impl DomainBuilder {
         self
     }
 
-    /// Uses a simulated network, for tests.
+    /// Uses a simulated network, for tests (feature `sim`).
+    #[cfg(any(test, feature = "sim"))]
     pub fn simulated(mut self, network: &Network) -> Self {
         self.settings.sim = Some(network.clone());
         self
@@ -194,7 +203,7 @@ impl DomainBuilder {
     /// # Errors
     /// * [`OpenError::NoTransport`] if no allowed transport to other endpoints works here, unless loopback alone was chosen.
     /// * [`OpenError::Transport`] if `PERCALE_TRANSPORT` contains an unknown name; if [`TransportKind::Sim`] was chosen without
-    ///   [`simulated`](Self::simulated); or if verbs is to be used, and this process is a fork of the one that opened the RDMA device.
+    ///   `simulated`; or if verbs is to be used, and this process is a fork of the one that opened the RDMA device.
     /// * [`OpenError::System`] if the system refuses the service thread, a descriptor, memory, or random numbers.
     pub fn open(mut self) -> Result<Domain, OpenError> {
         if self.settings.sim.is_some() {
@@ -211,7 +220,7 @@ impl DomainBuilder {
             }
         }
         if self.chosen.contains(&TransportKind::Sim) {
-            return Err(OpenError::Transport("the simulated network is for tests: give it with `simulated`".into()));
+            return Err(OpenError::Transport(SIM_CHOSEN.into()));
         }
         if !self.chosen.is_empty() {
             if !self.chosen.contains(&TransportKind::Shm) {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(feature = "verbs")]
 use std::sync::{Arc, OnceLock};
 
 use pindown::monitor::Choice;
@@ -14,6 +15,7 @@ use pindown::{Cache, MOST_REGISTRATIONS, OpenError, Registrar};
 
 use super::Domain;
 use crate::device::{BufferTable, FixedBuffers, FixedError};
+#[cfg(feature = "verbs")]
 use crate::transport::verbs::{Registers, VerbsRegistrar};
 
 /// The default of [`CacheSettings::max_count`] (RCACHE-008).
@@ -115,6 +117,7 @@ impl CacheNote {
     }
 
     /// Like [`tell`](Self::tell), for callers that hold the lock of an endpoint.
+    #[cfg(feature = "verbs")]
     fn tell_later(self) {
         crate::later::note(move || self.tell());
     }
@@ -275,6 +278,7 @@ impl CacheSettings {
 }
 
 /// The cache by which verbs links register the memory of operations. Opened when the first operation needs it.
+#[cfg(feature = "verbs")]
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     settings: CacheSettings,
@@ -282,12 +286,14 @@ pub(crate) struct DeviceMemory {
     cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
 }
 
+#[cfg(feature = "verbs")]
 impl DeviceMemory {
     pub(super) fn new(settings: &CacheSettings, imported: &Arc<OnceLock<Imported>>) -> Self {
         Self { settings: settings.clone(), imported: Arc::clone(imported), cache: OnceLock::new() }
     }
 }
 
+#[cfg(feature = "verbs")]
 impl Registers for DeviceMemory {
     fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>> {
         let open = || match self.settings.open(registrar, self.imported.get()) {

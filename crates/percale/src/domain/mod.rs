@@ -158,10 +158,12 @@ impl Inner {
         let keys = Arc::new(Keys::new(settings.revoke_timeout, process));
         #[cfg(not(loom))]
         let imported = Arc::default();
-        #[cfg(not(loom))]
+        #[cfg(all(not(loom), feature = "verbs"))]
         let pins: Pins = Arc::new(cache::DeviceMemory::new(&settings.cache, &imported));
-        #[cfg(loom)]
+        #[cfg(all(loom, feature = "verbs"))]
         let pins = ();
+        #[cfg(not(feature = "verbs"))]
+        let pins = Pins;
         let inner = Self {
             settings,
             service,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::TransportKind;
 use super::probe;
+use crate::device;
 use crate::domain::{DomainBuilder, OpenError};
 use crate::local_memory::kernel;
 use crate::local_memory::volatile::IOV_LIMIT;
@@ -34,7 +35,7 @@ crate::short_debug!(TransportInfo, "TransportInfo", kind: |this| this.kind, avai
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
-    /// Its kind: `interface`, `memory`, or a `facility` of the system that shared memory needs.
+    /// Its kind: `interface`, `memory`, or a `facility` of the system, such as those that shared memory needs.
     pub kind: &'static str,
     /// Whether it can be used.
     pub available: bool,
@@ -246,12 +247,33 @@ fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo>
     }
     let detail = "ordinary memory, and memory that percale allocates for local peers to map".into();
     all.push(DeviceInfo { name: "host".into(), kind: "memory", available: true, detail });
+    all.extend(not_built());
     all.extend(facilities.iter().map(|one| DeviceInfo {
         name: one.name.into(),
         kind: "facility",
         available: one.result.is_ok(),
         detail: one.result.as_ref().map_or_else(ToString::to_string, |()| one.calls.into()),
     }));
+    all
+}
+
+/// Devices that this build cannot use because it lacks a feature. Those that it can use are looked for by their users: that takes time.
+fn not_built() -> Vec<DeviceInfo> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, kind, why: String| {
+        all.push(DeviceInfo { name: name.into(), kind, available: false, detail: why });
+    };
+    if cfg!(not(feature = "cuda"))
+        && let Err(why) = device::Interface::Cuda.driver()
+    {
+        add("cuda", "memory", why.to_string());
+    }
+    #[cfg(not(loom))]
+    if cfg!(not(feature = "io-uring"))
+        && let Err(why) = device::BufferTable::new(1)
+    {
+        add("io_uring", "facility", why.to_string());
+    }
     all
 }
 

@@ -66,6 +66,7 @@ impl Grants {
 
     /// Like [`add`](Self::add), but for the grant that lies beneath a peer's windows, which ends with the region.
     #[must_use]
+    #[cfg(feature = "verbs")]
     pub(crate) fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
             self.list.push(Grant { to, entry, beneath: true });
@@ -74,6 +75,7 @@ impl Grants {
     }
 
     /// Whether the region was revoked.
+    #[cfg(feature = "verbs")]
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -229,6 +231,7 @@ impl Registered {
     }
 
     /// The region that it is bound to, if it is a window.
+    #[cfg(feature = "verbs")]
     pub(crate) const fn beneath(&self) -> Option<&Weak<Self>> {
         self.beneath.as_ref()
     }

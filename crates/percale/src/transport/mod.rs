@@ -22,11 +22,19 @@ mod links;
 pub mod loopback;
 pub(crate) mod peer_process;
 pub mod shm;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
+#[cfg(not(any(test, feature = "sim")))]
+#[path = "sim/absent.rs"]
+pub(crate) mod sim;
 pub(crate) mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+#[cfg(not(feature = "verbs"))]
+#[path = "verbs/absent.rs"]
 pub mod verbs;
 
 use crate::local_memory::volatile::{Segments, View};

@@ -262,6 +262,7 @@ impl Pushes {
     }
 
     /// Bytes that are to be sent yet, with room for the heads of their frames.
+    #[cfg(feature = "verbs")]
     pub(super) fn remaining(&self) -> u64 {
         let bytes = |push: &Push| push.source.len().saturating_sub(push.sent).saturating_add(2 * HEAD_BYTES) as u64;
         self.waiting.iter().map(bytes).fold(0, u64::saturating_add)

@@ -96,16 +96,19 @@ impl<S> StreamLink<S> {
     }
 
     /// The stream.
+    #[cfg(feature = "verbs")]
     pub(super) const fn stream(&self) -> &S {
         &self.socket
     }
 
     /// The stream, to be looked after.
+    #[cfg(feature = "verbs")]
     pub(super) const fn stream_mut(&mut self) -> &mut S {
         &mut self.socket
     }
 
     /// Writes what waits; returns whether nothing does any more.
+    #[cfg(feature = "verbs")]
     pub(super) fn flush(&mut self) -> bool
     where
         S: Stream,
@@ -115,6 +118,7 @@ impl<S> StreamLink<S> {
     }
 
     /// What is to be written to it.
+    #[cfg(feature = "verbs")]
     pub(super) const fn outbound(&self) -> &Outbound {
         &self.outbound
     }

@@ -162,6 +162,7 @@ impl Outbound {
     }
 
     /// Bytes that will go out before the last one that waits in the queue, at most; 0 if none waits there.
+    #[cfg(feature = "verbs")]
     pub(in crate::transport) fn ahead_of_last(&self) -> u64 {
         let queued = self.queued() as u64;
         let data = self.data.as_ref().map_or(0, |frame| frame.rest() as u64);

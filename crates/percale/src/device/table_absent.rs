@@ -1,0 +1,65 @@
+//! In place of `table` in a build without the feature `io-uring`: no table can be opened.
+
+#![expect(unsafe_code, reason = "the signature of a function that cannot be called")]
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use pindown::{Access, Pinned, Range, Registrar};
+
+use super::way::Way;
+
+/// io_uring's table of fixed buffers. This build has none: it lacks the feature `io-uring`.
+#[derive(Clone, Debug)]
+pub struct BufferTable(Infallible);
+
+/// A slot in which memory is pinned. There is none.
+#[derive(Debug)]
+pub struct Slot(Infallible);
+
+impl BufferTable {
+    /// Opens no table.
+    ///
+    /// # Errors
+    /// Always: names the feature that this build lacks ([`io::ErrorKind::Unsupported`]).
+    pub fn new(_slots: u32) -> io::Result<Self> {
+        let why = "this build has no `io-uring` support: build with the feature `io-uring`";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+
+    /// Registrations made since it was opened.
+    #[must_use]
+    pub fn made(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Registrations now.
+    #[must_use]
+    pub fn registered(&self) -> u32 {
+        match self.0 {}
+    }
+
+    /// Moves bytes between memory and `other`, and waits for that.
+    ///
+    /// # Errors
+    /// The kernel's error for either end.
+    ///
+    /// # Safety
+    /// The memory named may be read, or written, until this returns.
+    pub unsafe fn transfer(&self, _: Option<u32>, _: Range, _: Way, _: BorrowedFd<'_>) -> io::Result<usize> {
+        match self.0 {}
+    }
+}
+
+impl Registrar for BufferTable {
+    type Pin = Slot;
+
+    fn pin(&self, _range: Range, _access: Access) -> io::Result<Pinned<Slot>> {
+        match self.0 {}
+    }
+
+    fn unpin(&self, slot: Slot) {
+        match slot.0 {}
+    }
+}

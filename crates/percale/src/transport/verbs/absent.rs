@@ -1,0 +1,189 @@
+//! In place of `verbs` in a build without that feature: no adapter can be opened.
+//!
+//! The types have no values. They have the methods that modules outside of `verbs` call, so that those need few conditions.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
+use crate::region::{Keys, RemoteMemory, Via};
+use crate::system::process_socket::ProcessSocket;
+use crate::transport::tcp::TcpOptions;
+use crate::transport::{Broken, Connection, Link, Refused, Sink};
+use crate::wire::head::{Head, Offer};
+use crate::wire::queue_pair::{End, Gid};
+
+/// A port of an RDMA device. This build has none: it lacks the feature `verbs`.
+#[derive(Debug)]
+pub struct Adapter(Infallible);
+
+impl Adapter {
+    /// Opens no port.
+    ///
+    /// # Errors
+    /// Always: names the feature that this build lacks.
+    pub fn open() -> Result<Arc<Self>, String> {
+        Err("this build has no `verbs` support: build with the feature `verbs`".to_owned())
+    }
+
+    /// Device, port and address, for people.
+    #[must_use]
+    pub fn describe_all(&self) -> String {
+        match self.0 {}
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn note_unreached(&self, _: Gid) {
+        match self.0 {}
+    }
+
+    pub(crate) fn was_unreached(&self, _: Gid) -> bool {
+        match self.0 {}
+    }
+}
+
+/// The errno of an error that made no queue pair.
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().filter(|errno| *errno > 0).unwrap_or(libc::EIO)
+}
+
+/// A byte stream over a queue pair.
+#[derive(Debug)]
+pub struct Wire(Infallible);
+
+impl Wire {
+    pub(crate) fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
+        match adapter.0 {}
+    }
+
+    pub(crate) fn ours(&self) -> End {
+        match self.0 {}
+    }
+
+    pub(crate) fn connect(&self, _: &End) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn try_out(&mut self, _: Duration) -> io::Result<()> {
+        match self.0 {}
+    }
+}
+
+/// What registers the memory of operations with a device: nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Pins;
+
+/// Why an access was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(dead_code, reason = "no link posts an access")]
+pub(crate) enum Unposted {
+    Full,
+    Unreachable,
+    Broken,
+}
+
+/// A link over a queue pair.
+#[derive(Debug)]
+pub(crate) struct VerbsLink(Infallible);
+
+impl VerbsLink {
+    pub(crate) fn new(
+        wire: Wire,
+        _: ProcessSocket,
+        _: TcpOptions,
+        _: Option<Arc<Keys>>,
+        _: Via,
+        _: Pins,
+    ) -> io::Result<Self> {
+        match wire.0 {}
+    }
+
+    pub(crate) fn reaches(&mut self, _: &RemoteMemory, _: bool) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn longest_access(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn post_access(&mut self, _: bool, _: &RemoteMemory, _: &Segments, _: u32) -> Result<(), Unposted> {
+        match self.0 {}
+    }
+
+    pub(crate) fn has_chores(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn hurry(&mut self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
+        match self.0 {}
+    }
+
+    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
+        match self.0 {}
+    }
+
+    pub(crate) fn watches(&self) -> std::iter::Empty<BorrowedFd<'_>> {
+        match self.0 {}
+    }
+
+    pub(crate) fn arm(&mut self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn look(&mut self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self.0 {}
+    }
+
+    pub(crate) fn linger(self, _: Duration) -> bool {
+        match self.0 {}
+    }
+}
+
+impl Link for VerbsLink {
+    fn frame_limit(&self) -> usize {
+        match self.0 {}
+    }
+
+    fn is_stream(&self) -> bool {
+        match self.0 {}
+    }
+
+    fn send(&mut self, _: &Head, _: &Segments, _: bool) -> Result<(), Refused> {
+        match self.0 {}
+    }
+
+    fn poll(&mut self, _: Connection, _: &mut impl Sink) -> Result<bool, Broken> {
+        match self.0 {}
+    }
+
+    fn pull(&mut self, _: u32, _: &Offer, _: &Lease, _: u32) -> Result<(), Refused> {
+        match self.0 {}
+    }
+
+    fn expect(&mut self, _: &Lease, _: u32) {
+        match self.0 {}
+    }
+
+    fn push(&mut self, _: u32, _: u64, _: View<'_>, _: &Lease) -> Result<(), Refused> {
+        match self.0 {}
+    }
+
+    fn is_idle(&self) -> bool {
+        match self.0 {}
+    }
+}
