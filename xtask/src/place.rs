@@ -4,6 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::program::Program;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,8 @@ pub(crate) struct Package {
     pub(crate) manifest_path: PathBuf,
     pub(crate) targets: Vec<Target>,
     pub(crate) dependencies: Vec<Dependency>,
+    /// The features, with what each of them turns on.
+    pub(crate) features: BTreeMap<String, Vec<String>>,
 }
 
 /// A library, program, test, example or benchmark of a package.

@@ -18,11 +18,13 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
     }
-    place.cargo().args(["build", "--quiet", "--profile", "test", "-p", "percale", "--examples"]).passed()?;
+    // With the simulation, as the suite of the tests has the library: then it is not compiled once more.
+    let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
+    place.cargo().arg("build").args(library).arg("--examples").passed()?;
     let mut failed = 0;
     for name in &names {
         let start = Instant::now();
-        let program = place.cargo().args(["run", "--quiet", "--profile", "test", "-p", "percale", "--example", name]);
+        let program = place.cargo().arg("run").args(library).args(["--example", name]);
         let output = program.limit(EXAMPLE_LIMIT).output();
         let word = match output.and_then(|output| output.success().map(drop)) {
             Ok(()) => "ok".to_owned(),

@@ -3,6 +3,7 @@
 //! Steps are independent of each other and can be run alone (`--only`). Their order puts what fails soonest first.
 
 mod commands;
+mod features;
 mod lint;
 mod suite;
 
@@ -39,6 +40,8 @@ enum Step {
     Layers,
     /// Clippy has nothing to say
     Clippy,
+    /// The library compiles without features and with each alone, and its dependencies stay few
+    Features,
     /// Unit, integration and documentation tests
     Tests,
     /// The same tests over RDMA, on a double of libibverbs
@@ -72,6 +75,9 @@ impl Step {
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
             Self::Layers => steps.run("layers", "dependencies of modules and crates", || crate::layers::check(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
+            Self::Features => {
+                steps.run("features", "the library without features, and with each alone", || features::check(place))
+            }
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
                 suite::tests(place, arguments.filter.as_deref(), arguments.all)
             }),

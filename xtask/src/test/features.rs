@@ -1,0 +1,110 @@
+//! The step that builds the library without cargo's features, and with each feature alone.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::program::on_path;
+use crate::steps::Findings;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// The library.
+const LIBRARY: &str = "percale";
+
+/// Crates that the library without features may have in its dependency tree: itself, and those of derive macros, included.
+const MOST_CRATES: usize = 25;
+
+/// No combination has a warning, each error names the feature that is missing, and the dependencies stay few.
+pub(super) fn check(place: &Place) -> Outcome<Findings> {
+    let mut findings = Tally::default();
+    let crates = dependencies(place)?;
+    findings.add(&format!("{} of {MOST_CRATES} crates", crates.len()), || few(&crates));
+    for feature in std::iter::once("").chain(features(place, LIBRARY)?) {
+        let name = if feature.is_empty() { "no feature".to_owned() } else { format!("`{feature}` alone") };
+        findings.add(&name, || compiles(place, LIBRARY, feature));
+    }
+    // Other crates of the workspace pass features on: what they do without any is what depends on the library.
+    for package in place.packages().iter().filter(|package| package.name != LIBRARY && !package.features.is_empty()) {
+        findings.add(&format!("{}, no feature", package.name), || compiles(place, &package.name, ""));
+    }
+    findings.add("errors name the feature that is missing", || {
+        place.cargo().args(["test", "--quiet", "-p", LIBRARY, "--no-default-features", "--test", "features"]).passed()
+    });
+    Ok(Findings::new(findings.passed, findings.failed, format!("{} crates without features", crates.len())))
+}
+
+/// Checks that passed and failed.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tally {
+    fn add(&mut self, name: &str, check: impl FnOnce() -> Outcome) {
+        let start = Instant::now();
+        let word = match check() {
+            Ok(()) => {
+                self.passed += 1;
+                "ok".to_owned()
+            }
+            Err(failure) => {
+                self.failed += 1;
+                format!("FAILED: {failure}")
+            }
+        };
+        println!("  {name:<44} {:>7.1} s {word}", start.elapsed().as_secs_f64());
+    }
+}
+
+/// The features of a package, without the set that is on by default.
+fn features<'a>(place: &'a Place, package: &str) -> Outcome<impl Iterator<Item = &'a str>> {
+    let found = place.packages().iter().find(|one| one.name == package);
+    let found = found.ok_or_else(|| Failure::new(format!("the workspace has no package {package}")))?;
+    Ok(found.features.keys().map(String::as_str).filter(|feature| *feature != "default"))
+}
+
+/// The library of a package compiles with this feature alone (none if it is empty), without a warning.
+fn compiles(place: &Place, package: &str, feature: &str) -> Outcome {
+    let chosen = ["--quiet", "-p", package, "--lib", "--no-default-features", "--features", feature];
+    // Unlike RUSTFLAGS, arguments after `--` concern the workspace alone: dependencies are not compiled again.
+    if on_path("cargo-clippy").is_some() {
+        return place.cargo().arg("clippy").args(chosen).args(["--", "-D", "warnings"]).passed();
+    }
+    place.cargo().arg("check").args(chosen).passed()
+}
+
+/// The crates in the dependency tree of the library without features.
+fn dependencies(place: &Place) -> Outcome<BTreeSet<String>> {
+    let tree = ["tree", "-p", LIBRARY, "-e", "normal", "--no-default-features", "--prefix", "none", "--no-dedupe"];
+    let output = place.cargo().args(tree).output()?;
+    Ok(output.success()?.lines().map(str::to_owned).collect())
+}
+
+fn few(crates: &BTreeSet<String>) -> Outcome {
+    if (2..=MOST_CRATES).contains(&crates.len()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = crates.iter().filter_map(|line| line.split(" (").next()).collect();
+    Err(Failure::new(format!(
+        "{LIBRARY} without features has {} crates in its dependency tree, and at most {MOST_CRATES} are allowed; make the \
+         new one optional, with a feature of its own (`cargo tree -p {LIBRARY} -e normal --no-default-features` shows what \
+         brings it): {}",
+        crates.len(),
+        names.join(", "),
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_CRATES, few};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn one_crate_too_many_is_named() {
+        let crates = |count: usize| -> BTreeSet<String> { (0..count).map(|n| format!("crate{n} v1.0.{n}")).collect() };
+        assert!(few(&crates(MOST_CRATES)).is_ok());
+        let error = few(&crates(MOST_CRATES + 1)).unwrap_err().to_string();
+        assert!(error.contains("has 26 crates") && error.contains("crate25 v1.0.25"), "{error}");
+        assert!(few(&BTreeSet::new()).is_err(), "nothing was counted");
+    }
+}
