@@ -90,7 +90,7 @@ pub use device::FixedBuffers;
 pub use domain::{CacheMonitor, CacheSettings};
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
-pub use endpoint::count::Counted;
+pub use endpoint::counted::Counted;
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 pub use endpoint::scalable::ScalableEndpoint;
 pub use endpoint::shared_receive::{SharedReceive, SharedReceiving};

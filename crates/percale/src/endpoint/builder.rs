@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::count::Counted;
+use super::counted::Counted;
 use super::engine::core::Core;
 use super::engine::gate::Gate;
 use super::engine::listening::Listening;

@@ -25,6 +25,7 @@ mod automatic;
 mod builder;
 pub mod connection;
 pub mod count;
+pub(crate) mod counted;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operation;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use crate::completion::counter::Counter;
-use crate::endpoint::count::Counted;
+use crate::endpoint::counted::Counted;
 use crate::endpoint::work::PostError;
 use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::region::Registered;

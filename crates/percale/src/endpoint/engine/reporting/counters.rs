@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::completion::counter::Counter;
 use crate::completion::entry::CompletionFlags;
-use crate::endpoint::count::Counted;
+use crate::endpoint::counted::Counted;
 use crate::endpoint::submissions::Submissions;
 use crate::wire::head::Counts;
 

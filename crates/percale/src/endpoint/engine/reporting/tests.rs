@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, ErrorCode};
-use crate::endpoint::count::Counted;
+use crate::endpoint::counted::Counted;
 
 fn entry(context: u64) -> Entry {
     Entry { context, ..Entry::default() }
