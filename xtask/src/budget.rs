@@ -1,9 +1,11 @@
 //! Instruction budgets: the cost of an operation, counted and not timed, so that a later feature cannot spend what an
 //! earlier one saved.
 //!
-//! The benchmark `budget` of the library runs each operation under valgrind by gungraun; crates/percale/benches/
-//! budget.toml holds the ceilings, one `"name" = instructions` a line. A benchmark without a ceiling, a ceiling
-//! without a benchmark and a count above its ceiling all fail.
+//! The benchmark `budget` of the library runs each operation under valgrind by gungraun, in two builds: that of the workspace
+//! (link-time optimization, one codegen unit), and that of a crate outside it with the default release profile, as users build
+//! the library (`downstream`). crates/percale/benches/budget.toml holds the ceilings, one `"name" = instructions` a line; the
+//! names of the second build begin with "downstream ". A benchmark without a ceiling, a ceiling without a benchmark and a count
+//! above its ceiling all fail.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, VALGRIND};
@@ -15,7 +17,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -31,11 +33,51 @@ pub(crate) struct Arguments {
 const BENCHMARK: &str = "budget";
 const RUNNER: &str = "gungraun-runner";
 const CEILINGS: &str = "crates/percale/benches/budget.toml";
+/// The crate outside the workspace, and the target directory of its build.
+const DOWNSTREAM: &str = "downstream";
 
 /// Room above the count when a ceiling is set: compilers and C libraries differ a little.
 const ROOM: f64 = 1.05;
 
 type Counts = BTreeMap<String, u64>;
+
+/// How the library is built for the counts.
+#[derive(Clone, Copy)]
+enum Build {
+    /// As part of the workspace.
+    Workspace,
+    /// As a dependency of a crate outside the workspace.
+    Downstream,
+}
+
+impl Build {
+    /// What the names of its operations begin with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Workspace => "",
+            Self::Downstream => "downstream ",
+        }
+    }
+
+    /// Cargo, ready for a command on the benchmark's package, and the target directory.
+    fn cargo(self, place: &Place) -> (Program, PathBuf) {
+        match self {
+            Self::Workspace => (place.cargo(), place.target.clone()),
+            Self::Downstream => {
+                let target = place.target.join(DOWNSTREAM);
+                let cargo = Program::cargo(&place.root.join(DOWNSTREAM)).env("CARGO_TARGET_DIR", &target);
+                (cargo, target)
+            }
+        }
+    }
+
+    const fn package(self) -> &'static str {
+        match self {
+            Self::Workspace => "percale",
+            Self::Downstream => "percale-downstream",
+        }
+    }
+}
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     if arguments.update || arguments.json {
@@ -88,17 +130,25 @@ fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
     }
 }
 
-/// Runs the benchmark and reads the instructions of each operation.
+/// Runs the benchmark in both builds and reads the instructions of each operation.
 fn count(place: &Place) -> Outcome<Counts> {
     let runner = runner(place)?;
+    let mut counts = count_build(place, Build::Workspace, &runner)?;
+    counts.extend(count_build(place, Build::Downstream, &runner)?);
+    Ok(counts)
+}
+
+fn count_build(place: &Place, build: Build, runner: &Path) -> Outcome<Counts> {
+    let (cargo, target) = build.cargo(place);
     // gungraun would compare with earlier runs, which is not wanted here.
-    fs::remove_dir_all(place.target.join("gungraun")).ok();
-    let program = place.cargo().args(["bench", "--quiet", "-p", "percale", "--bench", BENCHMARK]);
-    let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", &runner);
-    let output = program.env("PATH", path_with(&runner)).limit(Duration::from_secs(20 * 60)).output()?;
+    fs::remove_dir_all(target.join("gungraun")).ok();
+    let program = cargo.args(["bench", "--quiet", "-p", build.package(), "--bench", BENCHMARK]);
+    let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", runner);
+    let output = program.env("PATH", path_with(runner)).limit(Duration::from_secs(20 * 60)).output()?;
     let counts: Counts = serde_json::Deserializer::from_str(output.success()?)
         .into_iter::<Value>()
         .map(|value| counted(&value?).ok_or_else(|| Failure::new("gungraun printed something unknown")))
+        .map(|counted| counted.map(|(name, count)| (format!("{}{name}", build.prefix()), count)))
         .collect::<Outcome<_>>()?;
     if counts.is_empty() { Err(Failure::new("no operation was counted")) } else { Ok(counts) }
 }
@@ -140,7 +190,7 @@ fn version_in(lock: &str, package: &str) -> Option<String> {
     Some(lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')?.to_owned())
 }
 
-fn path_with(runner: &std::path::Path) -> std::ffi::OsString {
+fn path_with(runner: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = runner.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
     std::env::join_paths(places).unwrap_or(path)
