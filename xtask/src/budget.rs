@@ -177,7 +177,7 @@ fn runner(place: &Place) -> Outcome<PathBuf> {
         return Ok(found);
     }
     if !runner.is_file() || says(&runner) != Some(true) {
-        println!("  installing {RUNNER} {version} into the target directory");
+        eprintln!("  installing {RUNNER} {version} into the target directory");
         let program = place.cargo().args(["install", "--quiet", "--locked", "--force", "--debug", RUNNER]);
         program.args(["--version", &format!("={version}"), "--root"]).arg(&tools).passed()?;
     }
