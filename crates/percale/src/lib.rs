@@ -52,28 +52,22 @@ mod address_vector;
 pub mod collective;
 pub mod completion;
 mod conditions;
-mod debug;
 pub mod device;
 pub mod domain;
 pub mod endpoint;
-pub(crate) mod errands;
 #[cfg(all(test, not(loom)))]
 mod errno_tests;
 pub mod fabric;
-pub(crate) mod later;
-mod local_memory;
+#[cfg(all(test, not(loom)))]
+mod log_tests;
 pub mod memory;
 mod region;
-mod sync;
-mod system;
-#[allow(dead_code)] // Until the tables of the engine use it.
-mod table;
 pub mod transport;
 pub mod trigger;
-mod types;
 pub mod wire;
 
-pub(crate) use debug::short_debug;
+// The modules of the crate below keep their paths.
+pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;

@@ -52,7 +52,18 @@ const DOUBLE: &str = "percale-verbs-double";
 /// types in the place of the standard library's.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
-    let program = place.cargo().args(["test", "--profile", "loom", "-p", "percale", "-p", "pindown", "--lib"]);
+    let program = place.cargo().args([
+        "test",
+        "--profile",
+        "loom",
+        "-p",
+        "percale",
+        "-p",
+        "percale-memory",
+        "-p",
+        "pindown",
+        "--lib",
+    ]);
     let program = program.arg("--target-dir").arg(place.target.join("loom")).args(["loom_", "--", "--show-output"]);
     let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
     Results::replace(place, "loom", &found)?;

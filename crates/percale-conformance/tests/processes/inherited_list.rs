@@ -142,8 +142,22 @@ const WITHOUT: &[(&str, &str)] = &[
 ];
 
 /// Files that are not part of the public API, or are documented as internal.
-const INTERNAL: &[&str] =
-    &["transport/", "local_memory/bell.rs", "wire/", "sync.rs", "errands.rs", "later.rs", "table.rs", "refused.rs"];
+const INTERNAL: &[&str] = &[
+    "transport/",
+    "local_memory/bell.rs",
+    "wire/",
+    "sync.rs",
+    "errands.rs",
+    "later.rs",
+    "table.rs",
+    "refused.rs",
+    "system/",
+    "local_memory/kernel.rs",
+    "local_memory/rundown.rs",
+    "local_memory/words.rs",
+    "local_memory/atomic/request.rs",
+    "local_memory/atomic/word.rs",
+];
 
 /// A public file among them.
 const PUBLIC: &str = "transport/kind.rs";
@@ -186,11 +200,13 @@ fn function(line: &str) -> Option<&str> {
 
 /// Each public function, by its type.
 fn functions() -> BTreeSet<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../percale/src");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut files, mut found) = (Vec::new(), BTreeSet::new());
-    sources(&root, &mut files);
+    let roots = ["percale/src", "percale-memory/src"].map(|root| crates.join(root));
+    roots.iter().for_each(|root| sources(root, &mut files));
     for path in files {
-        let name = path.strip_prefix(&root).expect("below it").to_string_lossy().into_owned();
+        let below = roots.iter().find_map(|root| path.strip_prefix(root).ok());
+        let name = below.expect("below it").to_string_lossy().into_owned();
         let is_test = name.contains("test") || name.contains("model");
         if is_test || name != PUBLIC && INTERNAL.iter().any(|internal| name.starts_with(internal)) {
             continue;

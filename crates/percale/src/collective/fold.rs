@@ -1,7 +1,7 @@
 //! Combining elements, many at a time.
 
 use crate::local_memory::atomic::{AtomicOp, Datatype, fold as combine};
-use crate::local_memory::volatile::{Segment, View};
+use crate::local_memory::volatile::{Segment, SegmentExt as _, View, ViewExt as _};
 
 /// The number of bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;

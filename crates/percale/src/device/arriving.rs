@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::copied::{Pieces, begin_one};
 use super::driver::{Copies, DeviceError, Driver, Way};
 use super::pinned::{Pinned, pinned};
-use crate::local_memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
 /// Bytes of one copy.
 const STEP: usize = 1 << 20;

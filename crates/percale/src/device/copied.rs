@@ -11,7 +11,7 @@ use super::driver::{Copies, DeviceError, Way};
 use super::handle::Device;
 use super::kind::Interface;
 use super::pinned::{Pinned, pinned};
-use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _};
 
 /// Bytes of one copy.
 const STEP: usize = 4 << 20;

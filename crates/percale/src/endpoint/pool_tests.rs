@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::local_memory::buffer::BufferExt as _;
 use crate::{Segment, SharedReceive};
 
 /// A member, and the handle of a message of its own.

@@ -8,8 +8,8 @@
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
 use crate::local_memory::atomic::AtomicOp;
-use crate::local_memory::buffer::Buffer;
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 
 /// The memory that an operation names.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
 use crate::endpoint::operation::Operation;
-use crate::local_memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
 impl SharedReceive {

@@ -9,7 +9,7 @@ use super::ownership::Ownership;
 use super::ownership::reach::Call;
 use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
-use crate::local_memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 

@@ -24,7 +24,7 @@ use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::domain::Domain;
 use crate::errands;
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 

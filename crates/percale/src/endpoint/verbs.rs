@@ -9,7 +9,7 @@ use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
-use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _};
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 

@@ -10,8 +10,37 @@
 pub mod region;
 pub mod window;
 
-pub use crate::local_memory::{atomic, buffer, mapping, sealed, volatile};
 pub use crate::region::lease::Lease;
+
+/// Atomic operations on memory that peers and this process's threads may access at the same time (fi_atomic(3)).
+pub mod atomic {
+    #[doc(inline)]
+    pub use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, Misaligned, is_valid};
+}
+
+/// The memory that a safe operation owns while it is under way.
+pub mod buffer {
+    #[doc(inline)]
+    pub use crate::local_memory::buffer::Buffer;
+}
+
+/// The one place that maps and unmaps pages shared with other processes.
+pub mod mapping {
+    #[doc(inline)]
+    pub use crate::local_memory::mapping::{Mapping, back, published_memfd, sealed_memfd};
+}
+
+/// Memory that percale allocates, so that peers on this machine can map it.
+pub mod sealed {
+    #[doc(inline)]
+    pub use crate::local_memory::sealed::{AllocateError, Allocation, Located, allocate, locate};
+}
+
+/// Memory that other threads or processes may read or write at the same time: ranges of it, and bytes that arrived in it.
+pub mod volatile {
+    #[doc(inline)]
+    pub use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, View};
+}
 
 /// Whether memory of this process is mapped and readable, and also writable if `writable`. Its pages are present then. Special mappings,
 /// which cannot be checked, count as mapped.

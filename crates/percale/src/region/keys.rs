@@ -23,7 +23,7 @@ use super::terms::{Kept, Terms};
 use super::via::{Through, Via};
 use super::windows::Windows as RegionWindows;
 use super::{CloseError, RegisterError};
-use crate::local_memory::access::{Access, Refusal};
+use crate::local_memory::access::{Access, AccessExt as _, Refusal};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::rundown::Pin;
 use crate::local_memory::sealed;

@@ -224,6 +224,7 @@ impl Line {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::local_memory::access::AccessExt as _;
 
     #[test]
     fn the_bits_of_rights_are_those_of_accesses() {

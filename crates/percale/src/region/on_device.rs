@@ -3,7 +3,7 @@
 use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
 use crate::local_memory::access::Refusal;
 use crate::local_memory::atomic::Request;
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 
 /// The error that is reported to the peer.
 fn refused(error: DeviceError) -> Refusal {

@@ -8,12 +8,14 @@ use super::on_device::{self, whole};
 use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::device::Device;
+#[cfg(test)]
+use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::access::{Access, Refusal, admit};
-use crate::local_memory::atomic::Request;
+use crate::local_memory::atomic::{KindExt as _, Request};
 use crate::local_memory::kernel;
 use crate::local_memory::rundown::{Pin, Snapshot};
 use crate::local_memory::sealed::Located;
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::system::forked::Process;
 

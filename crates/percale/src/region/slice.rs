@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use super::registered::{Grants, Registered};
 use super::via::Through;
 use super::windows::Windows;
-use crate::local_memory::access::Access;
+use crate::local_memory::access::{Access, AccessExt as _};
 use crate::local_memory::rundown::Pin;
 use crate::local_memory::volatile::Segments;
 

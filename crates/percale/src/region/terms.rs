@@ -11,6 +11,8 @@ use crate::local_memory::access::Access;
 #[cfg(any(test, fuzzing))]
 use crate::local_memory::buffer::Buffer;
 #[cfg(any(test, fuzzing))]
+use crate::local_memory::buffer::BufferExt as _;
+#[cfg(any(test, fuzzing))]
 use crate::local_memory::volatile::Segments;
 
 /// The options of a [`Registration`](crate::memory::region::Registration), without the domain.

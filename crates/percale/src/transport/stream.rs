@@ -17,7 +17,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::{Broken, PullError};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::access::RefusalExt as _;
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::Refusal;
 use crate::region::lease::Lease;
 use crate::wire::head::{Flags, GONE, HEAD_BYTES, Head, Kind, Offer};

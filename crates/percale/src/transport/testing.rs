@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 
 use super::{Connection, Landing, PullError, Sink};
+use crate::local_memory::volatile::SegmentsExt as _;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::region::lease::Lease;
 use crate::wire::head::Head;

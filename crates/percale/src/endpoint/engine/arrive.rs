@@ -12,8 +12,8 @@ use super::types::{
 };
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
-use crate::local_memory::buffer::Buffer;
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::table::Id;
 use crate::transport::{Connection, Landing, PullError, Sink};

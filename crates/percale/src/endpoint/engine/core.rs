@@ -36,7 +36,7 @@ use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::{Membership, Pool};
 use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::{Keyring, Keys};
 use crate::table::{Id, Table};
 use crate::transport::verbs::Pins;

@@ -15,7 +15,7 @@ use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
-use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, View};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::{Mapped, Refusal, RemoteMemory};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;

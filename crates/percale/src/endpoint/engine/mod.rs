@@ -91,7 +91,7 @@ use self::role::Role;
 use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
 use super::work::{OpFlags, PostError, ReceiveWork};
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;

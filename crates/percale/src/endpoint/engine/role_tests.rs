@@ -11,6 +11,7 @@ use crate::endpoint::connection::{ConnectionState, Listener};
 use crate::endpoint::ownership::reach::Reach;
 use crate::endpoint::{Endpoint, EndpointBuilder};
 use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Sink};
 use crate::wire::control::{Control, Rejection};

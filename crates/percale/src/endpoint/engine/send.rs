@@ -12,7 +12,7 @@ use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::local_memory::sealed;
-use crate::local_memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::types::PeerAddress;

@@ -9,7 +9,7 @@ use crate::endpoint::pool::Many;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::buffer::Buffer;
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, Registered};
 use crate::table::Id;

@@ -33,7 +33,7 @@ use crate::endpoint::operation::Operation;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 
 /// The operation and type of collectives that combine nothing.
 const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);

@@ -9,8 +9,8 @@ use crate::endpoint::engine::Engine;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::refused::Refused;
-use crate::local_memory::buffer::Buffer;
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
 /// A buffer that takes many messages.

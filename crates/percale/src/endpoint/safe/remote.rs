@@ -33,7 +33,7 @@ use crate::endpoint::ownership::Ownership;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind};
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;

@@ -13,7 +13,7 @@ use crate::endpoint::operation::Operation;
 use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 

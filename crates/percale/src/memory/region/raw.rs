@@ -4,12 +4,13 @@
 
 use super::{RawRegion, RegisterError, Registration};
 use crate::device::{self, DeviceError};
+use crate::local_memory::access::AccessExt as _;
 use crate::local_memory::kernel;
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
 use crate::region::terms::Kept;
 
 impl Registration<'_> {
-    const fn kept(&self, backed: bool) -> Kept {
+    fn kept(&self, backed: bool) -> Kept {
         Kept { backed, writable: matches!(self.terms.local_write, Some(true)) || self.terms.access.changes() }
     }
 

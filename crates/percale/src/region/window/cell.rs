@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{WindowError, WindowType};
+use crate::local_memory::access::AccessExt as _;
 use crate::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
 
 /// The part of a region that a window is to be bound to, and the window's rights.

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use super::listen::{self, unix_listener, unix_socket};
 use super::{liveness, passing};
+use crate::local_memory::bell::BellExt as _;
 use crate::system::call::{call, named};
 use crate::system::event::EventDescriptor;
 use crate::system::process_socket::ProcessSocket;

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::stream::{Data, Pulled, Pulls, Pushes, pull_frame};
 use super::{Broken, Connection, Link, Refused, Sink};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::wire::head::{Head, Kind, Offer};
 

@@ -9,6 +9,7 @@ use super::pair::{IDLE_LINES as LINES, PAGE as CONTROL};
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::mapping::Mapping;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::region::lease::Lease;
 use crate::region::{Keys, Via, table_of_one};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::{Cargo, Network};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::transport::stream::{Data, Pulls, Pushes, pull_frame};
 use crate::transport::{Broken, Connection, Landing, Link, Refused, Sink};

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Event, Network, SimOptions, What};
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::transport::testing::{Lent, Notes, Revocable, Told};
 use crate::transport::{Broken, Link, PullError, Refused};

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::buffers::with_scratch;
 use super::inbound::Inbound;
 use super::socket::Stream;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::transport::Broken;
 use crate::transport::stream::Pulls;

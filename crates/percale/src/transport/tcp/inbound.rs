@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 use super::buffers::SCRATCH_BYTES;
 use super::socket::{Stream, broken};
 use super::{DATA_LIMIT, TcpLink};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::transport::stream::{Data, Pulls};
 use crate::transport::{Broken, Connection, Sink};

@@ -28,7 +28,7 @@ use zerocopy::IntoBytes;
 use super::buffers::{give_queue, take_queue};
 use super::socket::{Stream, broken};
 use super::{DATA_LIMIT, TcpLink};
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::region::lease::Lease;
 use crate::transport::stream::Pushes;
 use crate::transport::{Broken, Refused};

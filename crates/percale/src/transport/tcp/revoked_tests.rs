@@ -14,6 +14,7 @@ use super::outbound::Outbound;
 use super::tests::outbound::Slow;
 use super::tests::{SMALL, links, pattern, stream, tagged, until};
 use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::transport::stream::Pulls;
 use crate::transport::testing::{Lent, Notes, Revocable, Told};
 use crate::transport::{Link, PullError};

@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::TcpOptions;
 use super::unanswered::Patience;
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::{Segments, SegmentsSocketExt as _};
 use crate::system::call::named;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;

@@ -13,7 +13,7 @@ use super::abi;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use crate::local_memory::mapping::{self, Mapping};
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 
 bitflags! {
     /// What may be done to a region or through a window. Reading by the device that it is registered with is always allowed.

@@ -25,7 +25,7 @@ use super::credit::{Credits, RECEIVES, SENDS};
 use super::region::Rights;
 use super::wire_pair::{COMPLETIONS, make_pair};
 use super::{Adapter, Completion, CompletionQueue, End, Gid, MemoryRegion, Path, QueuePair, abi};
-use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::{Segments, ViewExt as _};
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
 

@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::tcp::TcpOptions;
 use crate::transport::verbs::credit::CREDITS;
 use crate::transport::verbs::tests::adapter;

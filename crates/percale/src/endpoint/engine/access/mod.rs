@@ -38,7 +38,8 @@ use super::core::Core;
 use super::types::{Action, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::posted::Posted;
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::access::RefusalExt as _;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Refusal, RemoteMemory};
 use crate::table::Id;
@@ -152,13 +153,7 @@ const fn pull_refusal(error: PullError) -> Refusal {
 
 /// Returns the error code of a refusal.
 pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
-    match refusal {
-        Refusal::Key => ErrorCode::KeyRejected,
-        Refusal::Right | Refusal::Range => ErrorCode::Denied,
-        Refusal::Fault => ErrorCode::Fault,
-        Refusal::Misaligned => ErrorCode::Misaligned,
-        Refusal::Memory => ErrorCode::NoMemory,
-    }
+    refusal.code()
 }
 
 impl Core {

@@ -14,7 +14,7 @@ use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::kinds::envelope;
 use crate::endpoint::engine::types::{Action, Notify, Place as Into, Receive, Side};
 use crate::endpoint::matching::{Envelope, Source};
-use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};

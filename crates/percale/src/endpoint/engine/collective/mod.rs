@@ -33,6 +33,7 @@ use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::operation::Operation;
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
+use crate::local_memory::buffer::BufferExt as _;
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::table::Id;
 use crate::transport::Connection;

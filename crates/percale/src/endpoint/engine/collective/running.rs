@@ -5,9 +5,9 @@
 use crate::collective::{Chunks, Place, Program, Spot, Step, fold};
 use crate::endpoint::engine::types::Notify;
 use crate::local_memory::atomic::{AtomicOp, Datatype};
-use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::sealed;
-use crate::local_memory::volatile::{Segment, Segments};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
 /// The size from which memory that an operation allocates is allocated so that peers can map it.
 const SEALED: usize = 16 << 10;

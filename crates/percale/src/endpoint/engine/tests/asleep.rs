@@ -11,6 +11,7 @@ use std::thread::Thread;
 use super::*;
 use crate::endpoint::Shared;
 use crate::endpoint::safe::Receiving;
+use crate::local_memory::bell::BellExt as _;
 use crate::{Counter, SharedEndpoint};
 
 /// Longer than anything here takes.

@@ -4,6 +4,8 @@ use zerocopy::IntoBytes;
 
 use super::super::access::PART_LIMIT;
 use super::*;
+use crate::local_memory::access::RefusalExt as _;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::region::{Access, Refusal, RemoteMemory};
 use crate::transport::testing::Told;
 use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};

@@ -4,6 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::super::budget::{BACKLOG, BEYOND, HEAD};
 use super::*;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::View;
 use crate::transport::{Landing, PullError, Refused, Sink};
 use crate::wire::head::{Flags, Kind, Offer};

@@ -28,6 +28,7 @@ use crate::completion::event::{Event, EventQueue};
 use crate::endpoint::Endpoint;
 use crate::endpoint::ownership::reach::Reach;
 use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::testing::Notes;
 use crate::transport::{Connection, Link};
 use crate::wire::head::Head;

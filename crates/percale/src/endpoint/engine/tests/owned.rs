@@ -16,6 +16,8 @@ use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::BufferExt as _;
+use crate::local_memory::volatile::ViewExt as _;
 use crate::region::Access;
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{PullError, Sink};

@@ -3,6 +3,7 @@
 use super::*;
 use crate::OpFlags;
 use crate::local_memory::buffer::Buffer;
+use crate::local_memory::buffer::BufferExt as _;
 
 /// How many slots there are.
 fn slots(station: &Station) -> usize {

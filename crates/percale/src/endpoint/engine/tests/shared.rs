@@ -1,6 +1,7 @@
 //! Shared receives: the peer to which a receive is directed, and the order in which receives are taken.
 
 use super::*;
+use crate::local_memory::buffer::BufferExt as _;
 use crate::{CompletionFlags, SharedReceive};
 
 /// A member of a context, with a vector of its own unless others are to share it.

@@ -21,7 +21,7 @@ use super::access::Initiator;
 use super::error::DirectError;
 use super::grantee::ShmGrantee;
 use super::{GrantIndex, Side};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Access, Keys, Via};
 use crate::transport::PullError;

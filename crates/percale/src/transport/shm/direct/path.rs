@@ -17,7 +17,7 @@ use crate::local_memory::atomic::{Misaligned, Operation};
 use crate::local_memory::kernel::Direction;
 use crate::local_memory::mapping::Mapping;
 use crate::local_memory::rundown::Announcer;
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::{Access, Refusal, admit};
 use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
@@ -162,7 +162,7 @@ impl DirectPath {
             // allow changes are mapped for writing.
             unsafe { operation.apply(target) }
         })?;
-        done.map_err(|Misaligned| DirectError::Misaligned)
+        done.map_err(|Misaligned { .. }| DirectError::Misaligned)
     }
 
     /// Calls `access` with the address in the mapping, under one announcement. Returns `Fault` if the memory is not

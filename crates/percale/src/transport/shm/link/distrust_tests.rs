@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::local_memory::mapping::{Mapping, sealed_memfd};
+use crate::local_memory::volatile::ViewExt as _;
 use crate::transport::shm::fuzz_ring;
 use crate::transport::shm::pair::PAIR_BYTES;
 

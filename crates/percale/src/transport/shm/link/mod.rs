@@ -24,7 +24,7 @@ use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::local_memory::barrier;
 use crate::local_memory::bell::{BELL_BITS, PeerBell};
-use crate::local_memory::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View};
 use crate::region::lease::Lease;
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};

@@ -6,7 +6,7 @@ use super::super::pair::Size;
 use super::super::ring::{Arrival, Consumer, Mark};
 use super::super::sender::GROW;
 use super::ShmLink;
-use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::transport::{Broken, Connection, Sink};
 use crate::wire::head::{Head, Kind};
 

@@ -12,7 +12,9 @@ use std::sync::atomic::AtomicU64;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
+use crate::local_memory::sealed::AllocationExt as _;
 use crate::local_memory::sealed::{Allocation, allocate};
+use crate::local_memory::volatile::ViewExt as _;
 use crate::system::forked::word_of_this_process;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::pair_memory;

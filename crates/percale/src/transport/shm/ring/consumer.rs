@@ -6,7 +6,7 @@
 use super::super::cache::prefetch_read;
 use super::super::sync::Ordering;
 use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, Scratch, complete, extras};
-use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::wire::head::{Flags, Head, Kind};
 
 const TAGGED: u8 = Kind::Tagged as u8;

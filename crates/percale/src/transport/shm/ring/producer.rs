@@ -5,7 +5,7 @@
 use super::super::cache::{can_demote, demote, prefetch_write};
 use super::super::sync::{Ordering, fence, publish_fenced};
 use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word};
-use crate::local_memory::volatile::{Segment, Segments, copy_short};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, copy_short};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer one is written

@@ -56,6 +56,7 @@ fn head(len: usize, tag: u64) -> Head {
 #[cfg(not(loom))]
 mod plain {
     use super::*;
+    use crate::local_memory::volatile::ViewExt as _;
 
     #[test]
     fn frames_of_every_size_and_shape_arrive_as_sent() {
@@ -194,6 +195,8 @@ mod plain {
 #[test]
 fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use loom::sync::Arc;
+
+    use crate::local_memory::volatile::ViewExt as _;
 
     struct Both(Heap);
     // SAFETY: lines, blocks and credits are loom's cells and atomics, which check how they are used.

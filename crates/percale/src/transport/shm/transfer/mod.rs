@@ -75,7 +75,7 @@ use self::push::Push;
 pub(super) use self::way::{NoWay, Told, Way};
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View};
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};

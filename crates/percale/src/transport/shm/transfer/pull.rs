@@ -13,7 +13,7 @@ use super::{
     CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
     PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
 };
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::transport::Refused;
 use crate::transport::shm::pair::Gone;

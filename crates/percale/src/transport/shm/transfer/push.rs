@@ -6,7 +6,7 @@ use super::claim::Side;
 use super::request::{NO_SLOT, Request};
 use super::way::{NoWay, Told, Way};
 use super::{CMA_CHUNK, End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;

@@ -5,7 +5,7 @@
 use super::arenas::{Arenas, Remote};
 use super::cma::{Cma, NoCopy};
 use crate::local_memory::kernel::Direction;
-use crate::local_memory::volatile::View;
+use crate::local_memory::volatile::{SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::transport::PullError;
 

@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::fuzz::{fuzz_stream, receive};
 use super::{DATA_LIMIT, TcpLink, TcpOptions};
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::Refusal;
 use crate::transport::testing::{Lent, Notes, Told};

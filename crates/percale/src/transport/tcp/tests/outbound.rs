@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use rustix::io::Errno;
 
 use super::*;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::tcp::outbound::{FLUSH_BYTES, Outbound, QUEUE_LIMIT};
 use crate::transport::tcp::socket::Stream;
 

@@ -17,7 +17,7 @@ use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, 
 use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Unbound, Windows};
 use crate::local_memory::rundown::{Line, Snapshot};
-use crate::local_memory::volatile::Segment;
+use crate::local_memory::volatile::{Segment, SegmentsExt as _};
 use crate::region::{Access, Grantee, Registered};
 use crate::wire::located::{Grant, Located};
 

@@ -10,7 +10,7 @@ use super::lane::{Flight, Lane, Wanted};
 use super::local::{Local, Pins};
 use super::making::{self, Made};
 use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::{RemoteMemory, admit};
 use crate::transport::verbs::{Wire, abi, errno_of};
 use crate::transport::{Broken, Connection, PullError, Sink};

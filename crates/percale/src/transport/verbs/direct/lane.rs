@@ -17,7 +17,7 @@ use super::super::wire_pair::ACCESSES;
 use super::super::{Adapter, QueuePair};
 use super::Unposted;
 use super::local::{Local, Uses};
-use crate::local_memory::volatile::{IOV_LIMIT, Segments};
+use crate::local_memory::volatile::{IOV_LIMIT, Segments, ViewExt as _};
 use crate::wire::located::Grant;
 
 /// Requests that may be under way.

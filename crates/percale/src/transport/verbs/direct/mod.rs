@@ -67,7 +67,7 @@ pub(crate) use self::local::Pins;
 pub(crate) use self::local::Registers;
 use self::target::Target;
 use super::Wire;
-use crate::local_memory::volatile::{Segments, View};
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::{Keys, RemoteMemory, Via};
 use crate::transport::tcp::StreamLink;
 use crate::transport::{Broken, Connection, Link, Refused, Sink};

@@ -1,6 +1,7 @@
 //! Long accesses to a key under which another region has been registered in the meantime.
 
 use super::*;
+use crate::local_memory::sealed::AllocationExt as _;
 use crate::memory::region::Region;
 use crate::transport::shm::direct::tests::{BOTH, Two, bytes_of, poll};
 use crate::transport::testing::Lent;

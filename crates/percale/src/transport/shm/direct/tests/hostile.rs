@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::*;
 use crate::local_memory::sealed::Allocation;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::Refused;
 use crate::transport::shm::direct::grantee::ShmGrantee;
 use crate::transport::shm::direct::resolution::{Resolution, Status};

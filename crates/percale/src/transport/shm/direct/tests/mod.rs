@@ -12,6 +12,7 @@ use crate::domain::{Domain, DomainBuilder};
 use crate::local_memory::atomic::Word;
 use crate::local_memory::sealed::allocate;
 use crate::local_memory::volatile::Segments;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::memory::region::Region;
 use crate::region::{Access, Via};
 use crate::transport::shm::link::tests::parts;

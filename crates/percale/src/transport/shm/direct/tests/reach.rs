@@ -5,6 +5,7 @@
 use super::*;
 use crate::completion::counter::Counter;
 use crate::local_memory::volatile::Segment;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::shm::direct::ENTRIES;
 
 const MAPPED_AND_NOT: [bool; 2] = [true, false];

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::local_memory::rundown::Announcer;
+use crate::local_memory::volatile::SegmentsExt as _;
 use crate::region::{CloseError, Grantee, Registered};
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::direct::grantee::ShmGrantee;

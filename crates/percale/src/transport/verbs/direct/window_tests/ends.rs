@@ -1,6 +1,7 @@
 //! Windows that are taken back: accesses that come late, storms of them, many windows together, queue pairs in error.
 
 use super::*;
+use crate::local_memory::volatile::ViewExt as _;
 
 #[test]
 fn mw_044_mw_048_rev_001_what_is_revoked_is_dead_and_other_windows_live() {

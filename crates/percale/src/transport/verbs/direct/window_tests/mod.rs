@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::super::window_use::{Extent, Using};
 use super::grantee::VerbsGrantee;
 use super::windows::{REQUESTS, never_comes};
+use crate::local_memory::volatile::ViewExt as _;
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::region::{Access, Grantee, Registered, Revocation, Slice, Through};
 use crate::table::WIRE_SLOTS;

@@ -1,0 +1,164 @@
+//! Calls of the application's code that the library defers until it holds no lock and no borrow.
+//!
+//! Wakers are the application's code: a waker may call the library, drop what it owns, or panic, and so may its destructor. So the code
+//! that finds, under a lock, that a task is to be woken records that here, and the caller runs the records after unlocking. A
+//! panic is caught at the call that it came from: the other records are run, and the caller continues.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Wakers to call and wakers to drop.
+#[derive(Debug, Default)]
+#[must_use = "tasks wait to be woken"]
+pub struct Errands {
+    list: Vec<Errand>,
+}
+
+#[derive(Debug)]
+enum Errand {
+    Wake(Waker),
+    Discard(Waker),
+    /// Log events were recorded: the caller emits them with the errands.
+    Log,
+    /// Yield the processor to other threads.
+    Offer,
+}
+
+impl Errands {
+    /// Records that a task is to be woken.
+    #[inline]
+    pub fn wake(&mut self, waker: Option<Waker>) {
+        self.list.extend(waker.map(Errand::Wake));
+    }
+
+    /// Records a waker that is no longer needed, to be dropped.
+    #[inline]
+    pub fn discard(&mut self, waker: Option<Waker>) {
+        self.list.extend(waker.map(Errand::Discard));
+    }
+
+    /// Records that log events are to be emitted (`crate::later`).
+    #[cold]
+    pub fn log(&mut self) {
+        if self.list.is_empty() {
+            self.list.push(Errand::Log);
+        }
+    }
+
+    /// Records that the processor is to be yielded to other threads (`system::spin`).
+    #[cold]
+    pub fn offer(&mut self) {
+        self.list.push(Errand::Offer);
+    }
+
+    /// Adds all records of another list.
+    #[inline]
+    pub fn append(&mut self, mut other: Self) {
+        self.list.append(&mut other.list);
+    }
+
+    /// Whether there is nothing to do.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Runs all records. Called without any lock, and without the borrow of an engine.
+    #[inline]
+    pub fn run(self) {
+        for errand in self.list {
+            match errand {
+                Errand::Wake(waker) => wake(waker),
+                Errand::Discard(waker) => discard(waker),
+                Errand::Log => {}
+                Errand::Offer => crate::system::spin::offer(),
+            }
+        }
+    }
+}
+
+/// Wakes a task. Catches a panic of its waker.
+#[inline]
+pub fn wake(waker: Waker) {
+    contained("a waker panicked", || waker.wake());
+}
+
+/// Drops an object of the application. Catches a panic of its destructor.
+#[inline]
+pub fn discard<T>(value: T) {
+    contained("a destructor panicked", || drop(value));
+}
+
+/// Runs code of the application, and returns its result. A panic is caught and logged.
+pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
+    let payload = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => return Some(result),
+        Err(payload) => payload,
+    };
+    // The payload's destructor and the subscriber of the log are the application's, too.
+    for last in [
+        catch_unwind(AssertUnwindSafe(|| drop(payload))),
+        catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
+    ] {
+        if let Err(payload) = last {
+            std::mem::forget(payload);
+        }
+    }
+    None
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    static WOKEN: AtomicU32 = AtomicU32::new(0);
+
+    /// Panics when it is woken and when it is dropped, with a payload that panics when it is dropped.
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            std::panic::panic_any(Payload);
+        }
+    }
+
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("a payload that panics");
+        }
+    }
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::mem::forget(self);
+            std::panic::panic_any(Payload);
+        }
+    }
+
+    struct Count;
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            WOKEN.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_panic_keeps_no_other_task_asleep() {
+        let mut errands = Errands::default();
+        errands.discard(Some(Waker::from(Arc::new(Panics))));
+        for _ in 0..3 {
+            errands.wake(Some(Waker::from(Arc::new(Panics))));
+            errands.wake(Some(Waker::from(Arc::new(Count))));
+        }
+        errands.run();
+        assert_eq!(WOKEN.load(Ordering::SeqCst), 3);
+        assert_eq!(contained("it does not", || 7), Some(7));
+    }
+}

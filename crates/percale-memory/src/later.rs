@@ -1,0 +1,154 @@
+//! Log events of code that runs under a lock, or in a thread that others wait for, emitted where there is neither.
+//!
+//! A subscriber of `tracing` is the application's code: it may call the library, and it may panic. Code that may run while an engine is borrowed
+//! or locked, or a table is half changed, therefore records its events with [`later!`], and [`flush`] emits them: at the end of every call of
+//! an endpoint, and when a thread ends. Not even the subscriber's filter is called before that. A panic of the subscriber is caught at the event
+//! that caused it.
+//!
+//! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records over the library would wait
+//! there for work that only that thread does. Such a thread calls [`emit_elsewhere`], and a thread that exists while there are events emits
+//! them.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::errands::contained;
+use crate::system::forked::PerProcess;
+use crate::system::thread::start_thread;
+
+/// The maximum number of events that a thread keeps, and that are kept for all threads together that emit none. Further events are lost.
+const LIMIT: usize = 256;
+
+/// The number of events that wait in any thread.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+type Event = Box<dyn FnOnce() + Send>;
+
+/// The events of one thread.
+struct Events(RefCell<Vec<Event>>);
+
+impl Drop for Events {
+    #[inline]
+    fn drop(&mut self) {
+        emit_all(std::mem::take(&mut *self.0.borrow_mut()));
+    }
+}
+
+/// The events of the threads that emit none.
+#[derive(Default)]
+struct Elsewhere {
+    events: Vec<Event>,
+    /// Whether there is a thread that emits them. It checks once more before it ends.
+    emitted: bool,
+}
+
+thread_local! {
+    static EVENTS: Events = const { Events(RefCell::new(Vec::new())) };
+    static EMITS_NONE: Cell<bool> = const { Cell::new(false) };
+}
+
+static ELSEWHERE: PerProcess<Mutex<Elsewhere>> = PerProcess::new();
+
+/// Lets another thread emit the events that the calling thread records from now on.
+#[inline]
+pub fn emit_elsewhere() {
+    EMITS_NONE.set(true);
+}
+
+/// Has an event emitted by a separate thread. If none can be started, the events wait for the next call.
+fn hand_over(event: Event) {
+    let Ok(elsewhere) = ELSEWHERE.get_or_make() else { return };
+    let lock = move || elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = lock();
+    if list.events.len() < LIMIT {
+        list.events.push(event);
+    }
+    if std::mem::replace(&mut list.emitted, true) {
+        return;
+    }
+    drop(list);
+    let emit = move || {
+        loop {
+            let mut list = lock();
+            let events = std::mem::take(&mut list.events);
+            if events.is_empty() {
+                list.emitted = false;
+                return;
+            }
+            drop(list);
+            events.into_iter().for_each(emit_one);
+        }
+    };
+    if start_thread("percale-log", emit).is_err() {
+        lock().emitted = false;
+    }
+}
+
+/// Records an event, which `emit` emits.
+#[cold]
+pub fn note(emit: impl FnOnce() + Send + 'static) {
+    if EMITS_NONE.get() {
+        return hand_over(Box::new(emit));
+    }
+    // A thread that is ending no longer has a list, and its events are lost.
+    let noted = EVENTS.try_with(|events| {
+        let events = &mut *events.0.borrow_mut();
+        if events.len() < LIMIT {
+            events.push(Box::new(emit));
+            WAITING.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    noted.ok();
+}
+
+/// Whether any thread has events to emit. One load.
+#[inline(always)]
+pub fn any() -> bool {
+    WAITING.load(Ordering::Relaxed) != 0
+}
+
+/// Emits this thread's events. Called where it holds no lock.
+#[cold]
+pub fn flush() {
+    let events = EVENTS.try_with(|events| std::mem::take(&mut *events.0.borrow_mut()));
+    emit_all(events.unwrap_or_default());
+}
+
+fn emit_all(events: Vec<Event>) {
+    WAITING.fetch_sub(events.len(), Ordering::Relaxed);
+    events.into_iter().for_each(emit_one);
+}
+
+fn emit_one(event: Event) {
+    contained("a log subscriber panicked", event);
+}
+
+/// Like the macros of `tracing`, for code that may run under a lock: `later!(warn: %error, "what happened")`.
+#[macro_export]
+macro_rules! later {
+    (@ $level:ident [$($done:tt)*] %$name:ident, $($rest:tt)*) => {{
+        let $name = $name.to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] ?$name:ident, $($rest:tt)*) => {{
+        let $name = format!("{:?}", $name);
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $name:ident = %$value:expr, $($rest:tt)*) => {
+        $crate::later::later!(@ $level [$($done)*] $name = $value, $($rest)*)
+    };
+    (@ $level:ident [$($done:tt)*] $name:ident = $value:expr, $($rest:tt)*) => {{
+        let $name = ($value).to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $name:ident, $($rest:tt)*) => {{
+        let $name = $name.to_string();
+        $crate::later::later!(@ $level [$($done)* %$name,] $($rest)*)
+    }};
+    (@ $level:ident [$($done:tt)*] $text:literal $(,)?) => {
+        $crate::later::note(move || tracing::$level!($($done)* $text))
+    };
+    ($level:ident: $($rest:tt)*) => { $crate::later::later!(@ $level [] $($rest)*) };
+}
+pub use later;

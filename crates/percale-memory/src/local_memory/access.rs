@@ -1,0 +1,175 @@
+//! Rights to a region.
+
+use bitflags::bitflags;
+
+use crate::types::ErrorCode;
+
+bitflags! {
+    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access of a peer, on every transport; the
+    /// local ones state what a region is for. The values are libfabric's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u64 {
+        /// Results of this endpoint's own reads and fetching atomics are put here.
+        const READ = 1 << 8;
+        /// This endpoint's own writes and atomics take their source from here.
+        const WRITE = 1 << 9;
+        /// Messages are received here.
+        const RECEIVE = 1 << 10;
+        /// Messages are sent from here.
+        const SEND = 1 << 11;
+        /// Peers may read (and fetch by atomics, if they may also write).
+        const REMOTE_READ = 1 << 12;
+        /// Peers may write, and change by atomics.
+        const REMOTE_WRITE = 1 << 13;
+        /// Peers may change, and fetch, by atomics alone. Not libfabric's: verbs has this right.
+        const REMOTE_ATOMIC = 1 << 62;
+        /// Peers may fetch by atomics. Follows from the others.
+        #[doc(hidden)]
+        const REMOTE_FETCH = 1 << 61;
+    }
+}
+
+/// What [`Access`] lets peers do. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait AccessExt: Sized {
+    /// All rights of peers: a right to write includes changing by atomics, a right to read includes fetching (ATM-006).
+    fn remote_rights(self) -> Self;
+
+    /// Whether peers may change the memory, one way or another.
+    fn changes(self) -> bool;
+}
+
+impl AccessExt for Access {
+    #[inline]
+    fn remote_rights(self) -> Self {
+        let mut rights = self & (Self::REMOTE_READ | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC);
+        rights.set(Self::REMOTE_FETCH, self.intersects(Self::REMOTE_READ | Self::REMOTE_ATOMIC));
+        rights.set(Self::REMOTE_ATOMIC, self.intersects(Self::REMOTE_WRITE | Self::REMOTE_ATOMIC));
+        rights
+    }
+
+    #[inline]
+    fn changes(self) -> bool {
+        self.intersects(Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC))
+    }
+}
+
+/// Checks an access to `len` bytes from `address` on, to a region of `size` bytes from `base` on that gives the right or not. Returns the
+/// offset of the access's first byte.
+#[inline(always)]
+pub const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
+    if !right {
+        return Err(Refusal::Right);
+    }
+    // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
+    match address.checked_sub(base) {
+        Some(offset) if offset <= size && len <= size - offset => Ok(offset),
+        _ => Err(Refusal::Range),
+    }
+}
+
+/// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The domain has no region with this key, or it was closed.
+    #[error("no region of the peer's domain has this key")]
+    Key,
+    /// The region does not give this right.
+    #[error("the region does not give peers this right")]
+    Right,
+    /// Some byte is outside of the region.
+    #[error("the access leaves the region")]
+    Range,
+    /// The memory behind the region is not there (MR-028).
+    #[error("the region's memory cannot be read or written there")]
+    Fault,
+    /// An atomic's target is not aligned to its size.
+    #[error("the target of an atomic operation is not aligned to its size")]
+    Misaligned,
+    /// The target has no memory for a copy on the way.
+    #[error("the peer is out of memory")]
+    Memory,
+}
+
+impl Refusal {
+    /// The code that libfabric has for this error (positive), which the access ends with.
+    #[must_use]
+    #[inline]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Key => libc::EKEYREJECTED,
+            Self::Right | Self::Range => libc::EACCES,
+            Self::Fault => libc::EFAULT,
+            Self::Misaligned => libc::EINVAL,
+            Self::Memory => libc::ENOMEM,
+        }
+    }
+}
+
+/// The representation of a [`Refusal`] on the wire. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait RefusalExt: Sized {
+    /// The error code of the operation that was refused.
+    fn code(self) -> ErrorCode;
+
+    /// The number on the wire, in `Kind::Done`; never 0.
+    fn number(self) -> u64;
+
+    /// Decodes the number on the wire. Returns `None` if it is invalid.
+    fn from_number(number: u64) -> Option<Self>;
+}
+
+impl RefusalExt for Refusal {
+    fn code(self) -> ErrorCode {
+        match self {
+            Self::Key => ErrorCode::KeyRejected,
+            Self::Right | Self::Range => ErrorCode::Denied,
+            Self::Fault => ErrorCode::Fault,
+            Self::Misaligned => ErrorCode::Misaligned,
+            Self::Memory => ErrorCode::NoMemory,
+        }
+    }
+
+    #[inline]
+    fn number(self) -> u64 {
+        match self {
+            Self::Key => 1,
+            Self::Right => 2,
+            Self::Range => 3,
+            Self::Fault => 4,
+            Self::Misaligned => 5,
+            Self::Memory => 6,
+        }
+    }
+
+    #[inline]
+    fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            1 => Self::Key,
+            2 => Self::Right,
+            3 => Self::Range,
+            4 => Self::Fault,
+            5 => Self::Misaligned,
+            6 => Self::Memory,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_travel() {
+        let mut known = 0;
+        for number in 0..100 {
+            if let Some(refusal) = Refusal::from_number(number) {
+                assert_eq!(refusal.number(), number);
+                known += 1;
+            }
+        }
+        assert_eq!((known, Refusal::from_number(0)), (6, None));
+    }
+}

@@ -1,0 +1,153 @@
+//! Atomic operations on arrays.
+
+#![expect(unsafe_code, reason = "memory that is given by address; each block states its own reason")]
+
+use super::element::Element;
+use super::{AtomicOp, Datatype, Kind, is_valid};
+
+/// The target of an atomic operation is not aligned to the size of its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the target of an atomic operation is not aligned to the size of its elements")]
+#[non_exhaustive]
+pub struct Misaligned;
+
+impl Misaligned {
+    /// The code that libfabric has for this error (positive): the address is no valid argument.
+    #[must_use]
+    #[inline]
+    pub fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+}
+
+/// Executes `op` on `count` elements from `target` on, with the operands at the same places of `operand` and `compare`, and
+/// puts the values from before into `result`, unless that is null. `operand` is not used by a read, `compare` only
+/// where the operation [compares](AtomicOp::compares). The [module](super) defines the operations. The caller has
+/// checked [`is_valid`].
+///
+/// # Errors
+/// The target is misaligned; nothing was done.
+///
+/// # Safety
+/// Each pointer that is used is valid for `count` elements until this returns: `target` for reads and writes,
+/// `operand` and `compare` for reads, `result` for writes. All other accesses to the target meanwhile are atomic. The other
+/// pointers may have any alignment; they are not written, and the result is not read, by others meanwhile, and they do not
+/// overlap the target. The result may be one of the two operands, but not overlap it in part.
+#[inline]
+pub unsafe fn execute(
+    op: AtomicOp,
+    datatype: Datatype,
+    target: *mut u8,
+    operand: *const u8,
+    compare: *const u8,
+    result: *mut u8,
+    count: usize,
+) -> Result<(), Misaligned> {
+    debug_assert!(
+        [Kind::Plain, Kind::Fetch, Kind::Compare].into_iter().any(|kind| is_valid(kind, op, datatype)),
+        "{op} of {datatype}"
+    );
+    if target.addr() & (datatype.size() - 1) != 0 {
+        return Err(Misaligned);
+    }
+    macro_rules! run {
+        ($type:ty) => {{
+            let (target, operand, compare) = (target.cast::<$type>(), operand.cast(), compare.cast());
+            // Without a result the processor has one instruction for more operations.
+            if result.is_null() {
+                // SAFETY: the caller promised the memory; the alignment was checked; no result is written.
+                unsafe { array::<$type, false>(op, target, operand, compare, result.cast(), count) }
+            } else {
+                // SAFETY: the caller promised the memory; the alignment was checked.
+                unsafe { array::<$type, true>(op, target, operand, compare, result.cast(), count) }
+            }
+        }};
+    }
+    match datatype {
+        Datatype::I8 => run!(i8),
+        Datatype::U8 => run!(u8),
+        Datatype::I16 => run!(i16),
+        Datatype::U16 => run!(u16),
+        Datatype::I32 => run!(i32),
+        Datatype::U32 => run!(u32),
+        Datatype::I64 => run!(i64),
+        Datatype::U64 => run!(u64),
+        Datatype::F32 => run!(f32),
+        Datatype::F64 => run!(f64),
+    }
+    Ok(())
+}
+
+/// [`execute`] for one type. The operation is decided for each element: a predicted branch costs little beside a
+/// locked instruction, and a loop for each operation would be many times the code.
+///
+/// # Safety
+/// As for [`execute`], with the target aligned; `FETCH` only with a result.
+#[inline(never)]
+unsafe fn array<T: Element, const FETCH: bool>(
+    op: AtomicOp,
+    target: *mut T,
+    operand: *const T,
+    compare: *const T,
+    result: *mut T,
+    count: usize,
+) {
+    for at in 0..count {
+        // Addresses wrap, which those within a valid array never do.
+        let operand = || {
+            // SAFETY: this operation has an operand, of `count` elements that others do not write meanwhile.
+            unsafe { operand.wrapping_add(at).read_unaligned() }
+        };
+        let compare = || {
+            // SAFETY: this operation has a compare operand, of `count` elements that others do not write meanwhile.
+            unsafe { compare.wrapping_add(at).read_unaligned() }
+        };
+        // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone.
+        let cell = unsafe { T::cell(target.wrapping_add(at)) };
+        let old = one::<T>(op, cell, operand, compare);
+        if FETCH {
+            // SAFETY: the result has `count` elements, which others do not access meanwhile.
+            unsafe { result.wrapping_add(at).write_unaligned(old) };
+        }
+    }
+}
+
+/// Executes `op` on one cell, and returns its value from before. Reads only the operands that the operation has.
+#[inline(always)]
+fn one<T: Element>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
+    let truth = |f: fn(bool, bool) -> bool| {
+        let o = operand().is_true();
+        T::update(cell, |t| Some(T::truth(f(t.is_true(), o))))
+    };
+    let swap_if = |f: fn(T, T) -> bool| {
+        let (o, c) = (operand(), compare());
+        T::update(cell, |t| f(c, t).then_some(o))
+    };
+    match op {
+        AtomicOp::Min => T::min(cell, operand()),
+        AtomicOp::Max => T::max(cell, operand()),
+        AtomicOp::Sum => T::sum(cell, operand()),
+        AtomicOp::Prod => {
+            let o = operand();
+            T::update(cell, |t| Some(t.product(o)))
+        }
+        AtomicOp::Lor => truth(|t, o| t | o),
+        AtomicOp::Land => truth(|t, o| t & o),
+        AtomicOp::Lxor => truth(|t, o| t ^ o),
+        AtomicOp::Bor => T::or(cell, operand()),
+        AtomicOp::Band => T::and(cell, operand()),
+        AtomicOp::Bxor => T::xor(cell, operand()),
+        AtomicOp::Read => T::load(cell),
+        AtomicOp::Write => T::swap(cell, operand()),
+        AtomicOp::Cswap => T::compare_swap(cell, operand(), compare()),
+        AtomicOp::CswapNe => swap_if(|c, t| c != t),
+        AtomicOp::CswapLe => swap_if(|c, t| c <= t),
+        AtomicOp::CswapLt => swap_if(|c, t| c < t),
+        AtomicOp::CswapGe => swap_if(|c, t| c >= t),
+        AtomicOp::CswapGt => swap_if(|c, t| c > t),
+        AtomicOp::Mswap => {
+            let (o, c) = (operand(), compare());
+            T::update(cell, |t| Some(t.masked(o, c)))
+        }
+    }
+}

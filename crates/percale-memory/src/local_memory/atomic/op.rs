@@ -1,0 +1,157 @@
+//! The operations on an element, and the kinds of calls.
+
+use std::fmt;
+
+use crate::local_memory::access::Access;
+
+/// The operation on each element of the target (fi_atomic(3), `enum fi_op`). The [module](super) defines each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AtomicOp {
+    /// The smaller of target and operand
+    Min,
+    /// The larger of target and operand
+    Max,
+    /// Target plus operand
+    Sum,
+    /// Target times operand
+    Prod,
+    /// Logical or
+    Lor,
+    /// Logical and
+    Land,
+    /// Or of each bit
+    Bor,
+    /// And of each bit
+    Band,
+    /// Logical exclusive or
+    Lxor,
+    /// Exclusive or of each bit
+    Bxor,
+    /// Leaves the target as it is; only fetching
+    Read,
+    /// The operand
+    Write,
+    /// The operand, if the compare operand equals the target
+    Cswap,
+    /// The operand, if the compare operand does not equal the target
+    CswapNe,
+    /// The operand, if the compare operand is less than or equal to the target
+    CswapLe,
+    /// The operand, if the compare operand is less than the target
+    CswapLt,
+    /// The operand, if the compare operand is greater than or equal to the target
+    CswapGe,
+    /// The operand, if the compare operand is greater than the target
+    CswapGt,
+    /// The operand's bits where the compare operand has ones, the target's elsewhere
+    Mswap,
+}
+
+/// How an operation is called, which decides which operands it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An operand and no result (fi_atomic)
+    Plain,
+    /// An operand, and the target's old value as result (fi_fetch_atomic)
+    Fetch,
+    /// An operand and a compare operand, and the target's old value as result (fi_compare_atomic)
+    Compare,
+}
+
+impl AtomicOp {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 19] = [
+        Self::Min,
+        Self::Max,
+        Self::Sum,
+        Self::Prod,
+        Self::Lor,
+        Self::Land,
+        Self::Bor,
+        Self::Band,
+        Self::Lxor,
+        Self::Bxor,
+        Self::Read,
+        Self::Write,
+        Self::Cswap,
+        Self::CswapNe,
+        Self::CswapLe,
+        Self::CswapLt,
+        Self::CswapGe,
+        Self::CswapGt,
+        Self::Mswap,
+    ];
+
+    /// Whether it takes a compare operand ([`Kind::Compare`]).
+    #[must_use]
+    #[inline]
+    pub const fn compares(self) -> bool {
+        self as u8 >= Self::Cswap as u8
+    }
+
+    /// Whether it works on single bits, which floats do not have.
+    #[must_use]
+    #[inline]
+    pub const fn is_bitwise(self) -> bool {
+        matches!(self, Self::Bor | Self::Band | Self::Bxor | Self::Mswap)
+    }
+
+    /// The number on the wire, which is libfabric's.
+    #[must_use]
+    #[inline]
+    pub const fn to_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// The operation with that number on the wire.
+    #[must_use]
+    #[inline]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+impl fmt::Display for AtomicOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Lor => "lor",
+            Self::Land => "land",
+            Self::Bor => "bor",
+            Self::Band => "band",
+            Self::Lxor => "lxor",
+            Self::Bxor => "bxor",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Cswap => "cswap",
+            Self::CswapNe => "cswap_ne",
+            Self::CswapLe => "cswap_le",
+            Self::CswapLt => "cswap_lt",
+            Self::CswapGe => "cswap_ge",
+            Self::CswapGt => "cswap_gt",
+            Self::Mswap => "mswap",
+        })
+    }
+}
+
+/// The rights that a [`Kind`] of atomic operations needs. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait KindExt: Sized {
+    /// The rights to a region that such an operation needs: it changes, and what it fetches it learns.
+    fn rights(self, op: AtomicOp) -> Access;
+}
+
+impl KindExt for Kind {
+    #[inline]
+    fn rights(self, op: AtomicOp) -> Access {
+        match (op, self) {
+            (AtomicOp::Read, _) => Access::REMOTE_FETCH,
+            (_, Self::Plain) => Access::REMOTE_ATOMIC,
+            (_, Self::Fetch | Self::Compare) => Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! An atomic operation on behalf of a peer.
+
+#![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
+
+use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
+use crate::local_memory::access::Access;
+use crate::local_memory::atomic::KindExt as _;
+use crate::local_memory::volatile::Segment;
+
+/// A checked request: the operands and compare values are as long as its elements, or not used by its kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The operation.
+    pub op: AtomicOp,
+    /// The type of the elements.
+    pub datatype: Datatype,
+    /// How it is called.
+    pub kind: Kind,
+    /// The number of elements.
+    pub count: usize,
+    /// The operands, unless the operation is a read.
+    pub operand: &'a [u8],
+    /// The compare values, if the operation compares.
+    pub compare: &'a [u8],
+}
+
+/// The representation of a [`Kind`] on the wire. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait KindWireExt: Sized {
+    /// The wire representation.
+    fn to_u8(self) -> u8;
+
+    /// Decodes the wire representation.
+    fn from_u8(number: u8) -> Option<Self>;
+}
+
+impl KindWireExt for Kind {
+    #[inline]
+    fn to_u8(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Fetch => 1,
+            Self::Compare => 2,
+        }
+    }
+
+    #[inline]
+    fn from_u8(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Plain,
+            1 => Self::Fetch,
+            2 => Self::Compare,
+            _ => return None,
+        })
+    }
+}
+
+impl Request<'_> {
+    /// Bytes of the elements.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
+    pub fn len(&self) -> usize {
+        self.count * self.datatype.size()
+    }
+
+    /// Performs it on `target`, which has the same length; `fetched` gets the values from before unless the operation is plain.
+    #[inline]
+    pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
+        let len = self.len();
+        let result = if self.kind == Kind::Plain { std::ptr::null_mut() } else { fetched.as_mut_ptr() };
+        assert!(target.len() >= len, "the target is as long as the elements");
+        assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
+        assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
+        assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
+        // SAFETY: all four are as long as the elements where the operation uses them, as was just checked; the caller is inside
+        // of the target's region, so that its memory is there.
+        unsafe {
+            execute(
+                self.op,
+                self.datatype,
+                target.as_ptr(),
+                self.operand.as_ptr(),
+                self.compare.as_ptr(),
+                result,
+                self.count,
+            )
+        }
+    }
+}
+
+/// An operation of this process on memory of a peer that it can access directly.
+#[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
+pub trait Operation {
+    /// Bytes of the elements.
+    fn len(&self) -> usize;
+
+    /// The rights that it needs.
+    fn rights(&self) -> Access;
+
+    /// Performs it on the elements at `target`. It does not panic.
+    ///
+    /// # Errors
+    /// The target is misaligned; nothing was done.
+    ///
+    /// # Safety
+    /// There are [this many](Self::len) bytes at `target`, mapped until this returns, and writable if the [rights](Self::rights)
+    /// include changing them. Other threads and processes may access them.
+    unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
+}
+
+/// The operation with its operands: those that it uses are as long as its elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    op: AtomicOp,
+    datatype: Datatype,
+    kind: Kind,
+    len: usize,
+    operand: Segment,
+    compare: Segment,
+    result: Segment,
+}
+
+impl Operands {
+    /// Creates an operation on `len` bytes. The segments are lent until it is done, and those that it uses have this length: no operand is used by
+    /// a read, no compare value by an operation that does not compare, no result by one that does not fetch.
+    #[inline]
+    pub fn new(
+        (op, datatype, kind): (AtomicOp, Datatype, Kind),
+        len: usize,
+        [operand, compare, result]: [Segment; 3],
+    ) -> Self {
+        assert!(op == AtomicOp::Read || operand.len() == len, "an operand for each element");
+        assert!(kind != Kind::Compare || compare.len() == len, "a compare value for each element");
+        assert!(kind == Kind::Plain || result.len() == len, "room for each value");
+        Self { op, datatype, kind, len, operand, compare, result }
+    }
+}
+
+impl Operation for Operands {
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn rights(&self) -> Access {
+        self.kind.rights(self.op)
+    }
+
+    #[inline]
+    unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned> {
+        let Self { op, datatype, kind, len, operand, compare, result } = *self;
+        let into = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
+        let count = len / datatype.size();
+        // SAFETY: the caller vouches for the target; the segments are lent to this operation, and as long as `new` found.
+        unsafe { execute(op, datatype, target, operand.as_ptr(), compare.as_ptr(), into, count) }
+    }
+}

@@ -1,0 +1,73 @@
+//! The most common atomic operations, in the fewest instructions: one word of 64 bits is added to, or compared and swapped, and its
+//! value from before is returned.
+
+#![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
+
+use super::element::Element;
+use super::{AtomicOp, Kind, Misaligned, Operation};
+use crate::local_memory::access::Access;
+use crate::local_memory::atomic::KindExt as _;
+use crate::local_memory::volatile::Segment;
+
+/// An aligned word of 64 bits for the most common atomic operations.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    operand: u64,
+    compare: Option<u64>,
+    result: Segment,
+}
+
+impl Word {
+    /// Its length.
+    pub const LEN: usize = 8;
+
+    /// With `compare` a compare-and-swap, else an addition; the segments are lent until it is done. `None` if one of them has
+    /// another length.
+    #[inline(always)]
+    pub fn new(operand: Segment, compare: Option<Segment>, result: Segment) -> Option<Self> {
+        if result.len() != Self::LEN {
+            return None;
+        }
+        let compare = match compare {
+            Some(compare) => Some(value(compare)?),
+            None => None,
+        };
+        Some(Self { operand: value(operand)?, compare, result })
+    }
+}
+
+impl Operation for Word {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        Self::LEN
+    }
+
+    #[inline(always)]
+    fn rights(&self) -> Access {
+        Kind::Fetch.rights(AtomicOp::Sum)
+    }
+
+    #[inline(always)]
+    unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned> {
+        let target = target.cast::<u64>();
+        if !target.is_aligned() {
+            return Err(Misaligned);
+        }
+        // SAFETY: as the caller promised; it is aligned.
+        let cell = unsafe { u64::cell(target) };
+        let before = match self.compare {
+            None => u64::sum(cell, self.operand),
+            Some(compare) => u64::compare_swap(cell, self.operand, compare),
+        };
+        // SAFETY: the segment is as long, and was lent to this operation for writing.
+        unsafe { self.result.as_ptr().cast::<u64>().write_unaligned(before) };
+        Ok(())
+    }
+}
+
+/// The value of an operand of one word.
+#[inline(always)]
+fn value(operand: Segment) -> Option<u64> {
+    // SAFETY: the segment is as long, and was lent to this operation for reading.
+    (operand.len() == Word::LEN).then(|| unsafe { operand.as_ptr().cast::<u64>().read_unaligned() })
+}

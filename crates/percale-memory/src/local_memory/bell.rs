@@ -1,0 +1,507 @@
+//! The doorbell: notifies an endpoint that a ring which it does not poll has frames, and wakes a sleeping endpoint.
+//!
+//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that its peers hold. The page contains
+//! * `asleep`: not 0 while the endpoint sleeps or is about to sleep; its bits give the [wake-up method](Rouse): the event
+//!   descriptor, or a futex(2) on `asleep` itself. The sender that swaps it to 0 performs the wake-up, so that only one of
+//!   many senders pays for it;
+//! * a bitmap with one bit for each inbound ring, set by the sender that finds its ring marked *cold* (in the pair memory),
+//!   and a summary of the bitmap: bit `n` is set if word `n` of the bitmap has bits set.
+//!
+//! # Why no wake-up is lost
+//! Both checks ("is the ring cold?", "is the endpoint asleep?") use Dekker's pattern. The sender writes its mark, fences, and
+//! then reads `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then reads the ring (all its rings,
+//! and the summary). One of the two fences comes first, and the write before it is visible to the reads after the other
+//! fence: so either the sender finds that it must ring, or the receiver finds the frame and does not sleep. A sender that
+//! rings a cold ring sets the bit, then the summary's bit, then fences, then reads `asleep`: the same pattern once more. The
+//! receiver takes a word's bits only after it has cleared the summary's bit.
+//!
+//! A sender that streams omits its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from then on
+//! uses compiler fences only. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for both sides
+//! ([`Bell::barrier`]): the receiver's check then sees everything that the sender published before that barrier, and every
+//! later check by the sender sees `cold` or `asleep`. A receiver that does not find `unfenced` set executed its fence before
+//! the fence of the sender's announcement, so the sender's later checks see the receiver's mark. To return to fences, the
+//! sender fences, then clears `unfenced` (Release); a receiver that reads the cleared value sees everything that was
+//! published before. Loom does not model membarrier, so the loom model covers only the fenced form.
+//!
+//! # Going to sleep
+//! ```text
+//! bell.arm(Rouse::Word);
+//! let barrier = links.fold(false, |any, link| link.prepare_sleep() | any);
+//! if barrier && !Bell::barrier() { bell.disarm(); return }          // spin on
+//! if poll_hot_links() || bell.take_rung(poll_that_link) > 0 { bell.disarm(); return }
+//! bell.sleep(Rouse::Word, timeout); bell.disarm();
+//! ```
+//! [`Rouse::Event`] is for endpoints that wait for other descriptors as well, or that hand the descriptor to other code: it
+//! is passed to poll(2), and [drained](Bell::drain) before the bell is armed. A sleep on the word ([`Rouse::Word`]) saves
+//! that read, and the cost of epoll in the wake-up.
+//!
+//! # Wake-ups do not depend on one peer
+//! All peers can write to the page. A peer that dies or misbehaves after it cleared `asleep` and before it wrote the event
+//! would suppress the wake-ups of all other peers. Therefore
+//! 1. the page decides only whether a *peer* saves a system call. Threads of the endpoint's own process use a mark that peers
+//!    cannot reach (`Asleep`), and always wake a sleeping endpoint;
+//! 2. every sleep ends after a bounded time and is followed by a check of all links, rung or not.
+
+#![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::local_memory::barrier;
+use crate::local_memory::mapping::{Mapping, sealed_memfd};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::system::call::call;
+use crate::system::event::EventDescriptor;
+
+/// Rings that one bell can serve.
+pub const BELL_BITS: u32 = 4096;
+/// Bytes of a bell's page.
+pub const BELL_BYTES: usize = 4096;
+const WORDS: usize = BELL_BITS as usize / 64;
+
+/// The longest duration of a sleep if the system refuses to wait on the word.
+const REFUSED_SLEEP: Duration = Duration::from_millis(1);
+
+/// The wake-up method of a sleeping endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rouse {
+    /// Through the event descriptor.
+    Event = 1,
+    /// Through the `asleep` word, as a futex.
+    Word = 2,
+    /// Some sleepers through the event descriptor, others through the futex.
+    Both = 3,
+}
+
+impl Rouse {
+    /// Returns the representation in the page.
+    const fn bits(self) -> u32 {
+        self as u32
+    }
+
+    /// Decodes the word in the page. Any bit other than that of `Word` requests the event.
+    const fn of(bits: u32) -> Option<Self> {
+        match (bits & !Self::Word.bits(), bits & Self::Word.bits()) {
+            (0, 0) => None,
+            (0, _) => Some(Self::Word),
+            (_, 0) => Some(Self::Event),
+            _ => Some(Self::Both),
+        }
+    }
+}
+
+/// The layout of the page: atomics only, since peers write to it. Cache lines are separated by alignment, because padding
+/// fields would be plain memory.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Page {
+    sleeper: Sleeper,
+    summary: Summary,
+    words: [AtomicU64; WORDS],
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Sleeper {
+    asleep: AtomicU32,
+    /// The processor on which the endpoint last reported to run, plus one; 0 if it has not reported any.
+    processor: AtomicU32,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Summary(AtomicU64);
+
+// Peers map the page with this layout.
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Page, sleeper.asleep) == 0 && offset_of!(Page, sleeper.processor) == 4);
+    assert!(offset_of!(Page, summary) == 64 && offset_of!(Page, words) == 128);
+    assert!(size_of::<Page>() == 128 + WORDS * 8 && size_of::<Page>() <= BELL_BYTES);
+};
+
+impl Page {
+    /// Creates a page in private memory, for models.
+    #[cfg(loom)]
+    pub(super) fn for_model() -> Self {
+        Self {
+            sleeper: Sleeper { asleep: AtomicU32::new(0), processor: AtomicU32::new(0) },
+            summary: Summary(AtomicU64::new(0)),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.sleeper.asleep.load(Ordering::SeqCst) != 0
+    }
+
+    /// Marks the endpoint as about to sleep. The caller's later reads happen after the mark is visible to all threads.
+    pub(super) fn arm(&self, rouse: Rouse) {
+        self.sleeper.asleep.store(rouse.bits(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&self) {
+        self.sleeper.asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets the bit of a ring. The caller's later reads happen after the bit is visible to all threads.
+    pub(super) fn ring(&self, bit: u32) {
+        let word = (bit / 64) as usize % WORDS;
+        self.words[word].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+        self.summary.0.fetch_or(1 << word, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the mark of a sleeping endpoint. Returns the wake-up method if the caller has to wake the endpoint.
+    pub(super) fn must_wake(&self) -> Option<Rouse> {
+        if self.is_asleep() { Rouse::of(self.sleeper.asleep.swap(0, Ordering::SeqCst)) } else { None }
+    }
+
+    pub(super) fn take_rung(&self, mut rung: impl FnMut(u32)) -> usize {
+        if self.summary.0.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut summary = self.summary.0.swap(0, Ordering::SeqCst);
+        let mut count = 0;
+        while summary != 0 {
+            let word = summary.trailing_zeros();
+            summary &= summary - 1;
+            let mut bits = self.words[word as usize].swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                rung(word * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// Whether the endpoint sleeps, as known within its own process: a word that peers cannot reach. It is armed before the
+/// page's word, and taken only by threads of this process, so none of their wake-ups depends on what peers did to the page.
+#[derive(Debug)]
+pub(super) struct Asleep(AtomicU32);
+
+impl Asleep {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Marks the endpoint as about to sleep. Must precede [`Page::arm`]: the fence there covers both.
+    pub(super) fn arm(&self, rouse: Rouse) {
+        self.0.store(rouse.bits(), Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the mark, for a thread of this process that published something and fenced. Returns the wake-up method if
+    /// the thread has to wake the endpoint.
+    pub(super) fn must_wake(&self) -> Option<Rouse> {
+        if self.0.load(Ordering::SeqCst) == 0 { None } else { Rouse::of(self.0.swap(0, Ordering::SeqCst)) }
+    }
+}
+
+/// A mapped page and the event descriptor that belongs to it.
+#[derive(Debug)]
+struct Mapped {
+    mapping: Mapping,
+    event: EventDescriptor,
+}
+
+impl Mapped {
+    #[inline]
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; the page consists
+        // of atomics, and the bytes between them are never read.
+        unsafe { &*self.mapping.as_ptr().cast::<Page>() }
+    }
+
+    /// Returns the page's first word, for futex(2).
+    fn word(&self) -> &std::sync::atomic::AtomicU32 {
+        const { assert!(std::mem::offset_of!(Page, sleeper.asleep) == 0, "the word is the first one") };
+        // SAFETY: as in `page`; where pages are mapped, both atomic types have the representation of the word that
+        // they hold.
+        unsafe { &*self.mapping.as_ptr().cast() }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.mapping.is_here() {
+            return; // A forked child wakes no peer: the page is not mapped in it.
+        }
+        if let Some(rouse) = self.page().must_wake() {
+            self.rouse(rouse);
+        }
+    }
+
+    /// Wakes sleepers with this method, regardless of the page's content.
+    fn rouse(&self, rouse: Rouse) {
+        if rouse != Rouse::Event
+            && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
+        {
+            crate::later::later!(warn: %error, "cannot wake the peer");
+        }
+        if rouse != Rouse::Word {
+            self.write_event();
+        }
+    }
+
+    fn write_event(&self) {
+        // A full counter (EAGAIN) wakes the endpoint as well. Whether a write to a full counter blocks depends on a
+        // flag that any holder of the descriptor can clear, so check first whether the counter is full.
+        let mut room = [PollFd::new(self.event.writer(), PollFlags::OUT)];
+        let known = rustix::event::poll(&mut room, Some(&Timespec::default())).is_ok();
+        if known && !room[0].revents().contains(PollFlags::OUT) {
+            return;
+        }
+        if let Err(error) = self.event.signal() {
+            crate::later::later!(warn: %error, "cannot wake the peer");
+        }
+    }
+}
+
+/// An endpoint's own doorbell.
+#[derive(Debug)]
+pub struct Bell {
+    mapped: Mapped,
+    asleep: Asleep,
+    /// The memfd that peers map; `None` if the bell is for threads of this process only.
+    memory: Option<OwnedFd>,
+}
+
+impl Bell {
+    /// Creates a bell that peers can ring.
+    ///
+    /// # Errors
+    /// If the memfd or the eventfd cannot be created, or the memfd cannot be mapped.
+    pub fn new() -> io::Result<Self> {
+        let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
+        let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
+        let event = EventDescriptor::eventfd()?;
+        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: Some(memory) })
+    }
+
+    /// Creates a bell for threads of this process, which peers cannot ring. It uses no system feature that only shared
+    /// memory needs.
+    ///
+    /// # Errors
+    /// If memory cannot be mapped, or the descriptor cannot be created.
+    pub fn private() -> io::Result<Self> {
+        let (mapping, event) = (Mapping::private(BELL_BYTES)?, EventDescriptor::new()?);
+        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory: None })
+    }
+
+    /// Returns the page and the event descriptor, which becomes readable when a peer wakes the endpoint; both are passed
+    /// to peers. Returns `None` if peers cannot ring this bell.
+    #[must_use]
+    #[inline]
+    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.memory.as_ref()?.as_fd(), self.mapped.event.as_fd()])
+    }
+
+    /// Returns the descriptor that becomes readable when the endpoint is woken.
+    #[must_use]
+    #[inline]
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.mapped.event.as_fd()
+    }
+
+    /// Marks the endpoint as about to sleep. The endpoint has to look for work once more before it sleeps.
+    #[inline]
+    pub fn arm(&self, rouse: Rouse) {
+        self.asleep.arm(rouse);
+        self.mapped.page().arm(rouse);
+    }
+
+    /// Sleeps until a wake-up through the word, which must be [armed](Self::arm) with the same method, but at most for
+    /// the given time. Returns at once if the wake-up has already happened; may also return spuriously.
+    pub fn sleep(&self, rouse: Rouse, patience: Duration) {
+        let patience_left = patience;
+        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
+            Err(error) => {
+                // The system refused to wait: sleep briefly instead, since the caller checks again.
+                crate::later::later!(debug: %error, "cannot sleep on the bell");
+                crate::system::thread::pause(patience_left.min(REFUSED_SLEEP));
+            }
+        }
+    }
+
+    /// Marks the endpoint as awake.
+    #[inline]
+    pub fn disarm(&self) {
+        self.asleep.disarm();
+        self.mapped.page().disarm();
+    }
+
+    /// Publishes the processor on which the endpoint runs, for its peers, and returns it.
+    #[inline]
+    pub fn tell_processor(&self) -> u32 {
+        let here = rustix::thread::sched_getcpu() as u32;
+        let told = &self.mapped.page().sleeper.processor;
+        if told.load(Ordering::Relaxed) != here + 1 {
+            told.store(here + 1, Ordering::Relaxed);
+        }
+        here
+    }
+
+    /// Resets the event descriptor, so that it is no longer readable. One system call.
+    pub fn drain(&self) {
+        if !self.mapped.event.is_eventfd() {
+            self.mapped.event.clear().ok();
+            return;
+        }
+        let mut count = [0; 8];
+        // EAGAIN means that there is nothing to drain. The call itself requests not to block, because peers can clear
+        // the descriptor's own flag; offset -1 stands for the current position, as needed for a file without offsets.
+        let read = rustix::io::preadv2(
+            &self.mapped.event,
+            &mut [IoSliceMut::new(&mut count)],
+            u64::MAX,
+            ReadWriteFlags::NOWAIT,
+        );
+        if !matches!(read, Ok(_) | Err(Errno::AGAIN)) {
+            // Some sandboxes do not support preadv2.
+            rustix::io::read(&self.mapped.event, &mut count).ok();
+        }
+    }
+
+    /// Returns whether a cold ring was rung. One load.
+    #[must_use]
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.mapped.page().summary.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `rung` with the number of each ring that was rung since the last call, and returns how many there were. The
+    /// numbers were written by peers: the caller must check them.
+    #[inline]
+    pub fn take_rung(&self, rung: impl FnMut(u32)) -> usize {
+        self.mapped.page().take_rung(rung)
+    }
+
+    /// Rings as a peer would: marks the ring `bit` as rung and wakes the endpoint if it sleeps. For other threads of this
+    /// process.
+    #[inline]
+    pub fn ring(&self, bit: u32) {
+        if !self.mapped.mapping.is_here() {
+            return;
+        }
+        self.mapped.page().ring(bit);
+        self.wake_own();
+    }
+
+    /// Wakes the endpoint if it sleeps, regardless of what peers did to the page. For other threads of this process.
+    #[inline]
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        self.wake_own();
+    }
+
+    fn wake_own(&self) {
+        if !self.mapped.mapping.is_here() {
+            return;
+        }
+        if let Some(rouse) = self.asleep.must_wake() {
+            self.mapped.page().disarm(); // Keeps an endpoint that is about to sleep on the word from sleeping.
+            self.mapped.rouse(rouse);
+        }
+    }
+
+    /// Fences on behalf of senders that do not fence (`ShmLink::prepare_sleep` returns whether
+    /// there are any). Returns false if the system refuses: the endpoint must then not sleep.
+    #[must_use]
+    #[inline]
+    pub fn barrier() -> bool {
+        barrier::everywhere()
+    }
+}
+
+/// Checks of a [`Bell`]. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait BellExt: Sized {
+    /// Checks that threads can sleep on the bell's word.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    fn try_futex(&self) -> io::Result<()>;
+
+    /// Takes the sleeping mark from the page without waking the endpoint, like a peer that dies at that moment.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    fn steal(&self) -> bool;
+}
+
+impl BellExt for Bell {
+    #[inline]
+    fn try_futex(&self) -> io::Result<()> {
+        call("futex", || futex::wake(self.mapped.word(), futex::Flags::empty(), 1)).map(drop)
+    }
+
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    #[inline]
+    fn steal(&self) -> bool {
+        self.mapped.page().must_wake().is_some()
+    }
+}
+
+/// A peer's doorbell, and the bit of it that belongs to this link.
+#[derive(Debug)]
+pub struct PeerBell {
+    mapped: Mapped,
+    bit: u32,
+}
+
+impl PeerBell {
+    /// Creates the bell from its mapped page. The bit is less than [`BELL_BITS`].
+    #[inline]
+    pub fn of(mapping: Mapping, event: OwnedFd, bit: u32) -> Self {
+        debug_assert!(bit < BELL_BITS, "the bell has no such bit");
+        Self { mapped: Mapped { mapping, event: EventDescriptor::of_peer(event) }, bit }
+    }
+
+    /// Maps the page of a bell.
+    pub fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
+        Mapping::of(memory, BELL_BYTES)
+    }
+
+    /// Returns the processor on which the peer last reported to run.
+    #[inline]
+    pub fn processor(&self) -> Option<u32> {
+        self.mapped.page().sleeper.processor.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Returns whether the peer sleeps, according to its page.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.mapped.page().is_asleep()
+    }
+
+    /// Sets this ring's bit (if the peer does not poll the ring) and wakes the peer (if it sleeps).
+    #[cold]
+    pub fn notify(&self, cold: bool) {
+        if cold {
+            self.mapped.page().ring(self.bit);
+        }
+        self.mapped.wake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "bell_tests.rs"]
+mod tests;
+
+#[cfg(all(test, loom))]
+#[path = "bell_model.rs"]
+mod model;

@@ -1,0 +1,297 @@
+//! The memory that a safe operation owns while it is under way.
+//!
+//! A [`Buffer`] holds bytes that can be sent, and perhaps received into, by a caller that has nothing but the buffer: it
+//! owns its memory (or shares memory that is never written), and that memory stays in place while the buffer itself is
+//! moved. The engine takes a buffer, lends its memory to transports as a [`Segment`], and returns it once the
+//! operation is over. In between no other code can reach it, which makes the operation safe.
+
+#![expect(unsafe_code, reason = "lends owned memory as segments; each block says why it stays valid")]
+
+use std::sync::Arc;
+
+use super::sealed::Allocation;
+use super::volatile::Segment;
+use crate::local_memory::sealed::AllocationExt as _;
+
+/// Memory for one operation. Anything that owns its bytes becomes one: `Vec<u8>`, `Box<[u8]>`, `String`, an
+/// [`Allocation`]; for sending, `&'static [u8]`, `&'static str` and `Arc<[u8]>` as well.
+pub struct Buffer {
+    memory: Memory,
+}
+
+impl std::fmt::Debug for Buffer {
+    /// Prints the kind and the length, never the content: a message may be large, or secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match &self.memory {
+            Memory::Heap(_) => "heap",
+            Memory::Sealed(_) => "sealed",
+            Memory::Static(_) => "static",
+            Memory::Shared(_) => "shared",
+        };
+        write!(f, "Buffer({kind}, {} bytes)", self.len())
+    }
+}
+
+enum Memory {
+    /// Holds boxed slices too: to the compiler, a vector's address survives moves, while a box's does not.
+    Heap(Vec<u8>),
+    Sealed(Allocation),
+    Static(&'static [u8]),
+    Shared(Arc<[u8]>),
+}
+
+impl Buffer {
+    /// A buffer of `len` zeros to receive into.
+    #[must_use]
+    #[inline]
+    pub fn zeroed(len: usize) -> Self {
+        Self::from(vec![0; len])
+    }
+
+    /// Length in bytes: what is sent, or the most that is received. Of a vector, its length, not its capacity.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Heap(bytes) => bytes.len(),
+            Memory::Sealed(allocation) => allocation.len(),
+            Memory::Static(bytes) => bytes.len(),
+            Memory::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it can be received into: it owns its bytes alone.
+    #[must_use]
+    #[inline]
+    pub const fn is_writable(&self) -> bool {
+        matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
+    }
+
+    /// The bytes; `None` for an [`Allocation`], which peers may be writing: copy from that ([`copy_to`](Self::copy_to)).
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match &self.memory {
+            Memory::Heap(bytes) => Some(bytes),
+            Memory::Sealed(_) => None,
+            Memory::Static(bytes) => Some(bytes),
+            Memory::Shared(bytes) => Some(bytes),
+        }
+    }
+
+    /// Copies the bytes from `offset` on into `to`; returns how many there were.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
+        let offset = offset.min(self.len());
+        let count = to.len().min(self.len() - offset);
+        match &self.memory {
+            Memory::Sealed(allocation) => allocation.read(offset, &mut to[..count]),
+            Memory::Heap(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+            Memory::Static(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+            Memory::Shared(bytes) => to[..count].copy_from_slice(&bytes[offset..offset + count]),
+        }
+        count
+    }
+
+    /// The bytes as a vector: the one that went in, or a copy of anything else.
+    #[must_use]
+    #[inline]
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.memory {
+            Memory::Heap(bytes) => bytes,
+            Memory::Sealed(allocation) => allocation.to_vec(),
+            Memory::Static(bytes) => bytes.to_vec(),
+            Memory::Shared(bytes) => bytes.to_vec(),
+        }
+    }
+
+    /// The allocation that went in.
+    ///
+    /// # Errors
+    /// The buffer itself, if it is none.
+    #[inline]
+    pub fn into_allocation(self) -> Result<Allocation, Self> {
+        match self.memory {
+            Memory::Sealed(allocation) => Ok(allocation),
+            memory => Err(Self { memory }),
+        }
+    }
+}
+
+/// Lends a [`Buffer`] to an operation. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait BufferExt: Sized {
+    /// Checks that the memory exists in this process: memory that percale allocated does not exist in a forked child. All other memory of
+    /// the child is a copy of its parent's.
+    ///
+    /// # Panics
+    /// If percale allocated the memory, and this is a forked child.
+    #[track_caller]
+    fn check_here(&self);
+
+    /// The memory, to be read by an operation. The caller keeps the buffer, untouched, until that operation is over,
+    /// and does not write through the segment.
+    fn segment_for_send(&self) -> Segment;
+
+    /// The memory, to be written by an operation; `None` if it is not the buffer's alone. The caller keeps the buffer,
+    /// untouched, until that operation is over.
+    fn segment_for_receive(&mut self) -> Option<Segment>;
+}
+
+impl BufferExt for Buffer {
+    #[inline]
+    fn check_here(&self) {
+        if let Memory::Sealed(allocation) = &self.memory {
+            allocation.check_here();
+        }
+    }
+
+    #[inline]
+    fn segment_for_send(&self) -> Segment {
+        let (start, len) = match &self.memory {
+            Memory::Sealed(allocation) => return allocation.segment(),
+            // No slice of it is made: an operation may be writing other parts of it.
+            Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
+            Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
+            Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
+        };
+        // SAFETY: the memory is on the heap or static, so it stays in place while the buffer moves, and it lives as
+        // long as the buffer, which the caller keeps. Only an operation that received into the buffer writes it.
+        unsafe { Segment::new(start.cast_mut(), len) }
+    }
+
+    #[inline]
+    fn segment_for_receive(&mut self) -> Option<Segment> {
+        match &mut self.memory {
+            // SAFETY: as above; the pointer comes from an exclusive borrow, and the caller does not touch the vector
+            // while the segment is in use.
+            Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
+            Memory::Sealed(allocation) => Some(allocation.segment()),
+            Memory::Static(_) | Memory::Shared(_) => None,
+        }
+    }
+}
+
+/// A segment of exclusively borrowed memory, for a region that is closed before the borrow ends.
+#[inline]
+pub fn borrowed(bytes: &mut [u8]) -> Segment {
+    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment; in the meantime the borrower
+    // touches the memory through nothing else.
+    unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
+impl From<Vec<u8>> for Buffer {
+    #[inline]
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { memory: Memory::Heap(bytes) }
+    }
+}
+
+impl From<Box<[u8]>> for Buffer {
+    #[inline]
+    fn from(bytes: Box<[u8]>) -> Self {
+        Self::from(bytes.into_vec())
+    }
+}
+
+impl From<String> for Buffer {
+    #[inline]
+    fn from(text: String) -> Self {
+        Self::from(text.into_bytes())
+    }
+}
+
+impl From<Allocation> for Buffer {
+    #[inline]
+    fn from(allocation: Allocation) -> Self {
+        Self { memory: Memory::Sealed(allocation) }
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self { memory: Memory::Static(bytes) }
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for Buffer {
+    fn from(bytes: &'static [u8; N]) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl From<&'static str> for Buffer {
+    fn from(text: &'static str) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<Arc<[u8]>> for Buffer {
+    #[inline]
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self { memory: Memory::Shared(bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local_memory::sealed::allocate;
+    use crate::local_memory::volatile::SegmentsExt as _;
+    use crate::local_memory::volatile::ViewExt as _;
+    use crate::local_memory::volatile::{Segments, View};
+
+    fn all() -> Vec<Buffer> {
+        let mut allocation = allocate(5).unwrap();
+        allocation.write(0, b"hello");
+        vec![
+            Buffer::from(b"hello".to_vec()),
+            Buffer::from(b"hello".to_vec().into_boxed_slice()),
+            Buffer::from(String::from("hello")),
+            Buffer::from(allocation),
+            Buffer::from("hello"),
+            Buffer::from(b"hello"),
+            Buffer::from(Arc::<[u8]>::from(*b"hello")),
+        ]
+    }
+
+    #[test]
+    fn every_kind_can_be_sent_from_and_gives_its_bytes_back() {
+        for buffer in all() {
+            assert_eq!(Segments::one(buffer.segment_for_send()).to_vec(), b"hello");
+            let mut part = [0; 9];
+            assert_eq!(buffer.copy_to(2, &mut part), 3);
+            assert_eq!(&part[..3], b"llo");
+            assert_eq!(buffer.copy_to(9, &mut part), 0);
+            assert_eq!(buffer.as_slice().unwrap_or(b"hello"), b"hello");
+            assert_eq!(buffer.into_vec(), b"hello");
+        }
+    }
+
+    #[test]
+    fn only_memory_of_its_own_is_received_into_and_moving_the_buffer_does_not_move_it() {
+        for mut buffer in all() {
+            let segment = buffer.segment_for_receive();
+            assert_eq!(segment.is_some(), buffer.is_writable());
+            let Some(segment) = segment else { continue };
+            let moved = Box::new(buffer);
+            assert_eq!(View::of(b"WORLD").copy_into(&Segments::one(segment), 0), 5);
+            assert_eq!(moved.into_vec(), b"WORLD");
+        }
+    }
+
+    #[test]
+    fn an_allocation_comes_back_as_itself() {
+        let allocation = allocate(100).unwrap();
+        let address = allocation.as_ptr();
+        assert_eq!(Buffer::from(allocation).into_allocation().unwrap().as_ptr(), address);
+        assert!(Buffer::from("text").into_allocation().is_err());
+    }
+}

@@ -1,0 +1,363 @@
+//! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and not a signal.
+//!
+//! [`cross`] is the call, to and from any process that permits it. The rest is about memory of this process that may not be mapped
+//! (MR-028, MR-029): it is copied by the same call on this process or, where a sandbox forbids that, through a pipe, because reading from a
+//! pipe into bad memory, or writing bad memory to one, fails as well.
+
+#![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+use super::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::ViewExt as _;
+use crate::system::call::call;
+
+/// The direction of a copy, from the caller's point of view: it reads from the remote memory, or writes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the remote memory.
+    Read,
+    /// To the remote memory.
+    Write,
+}
+
+/// One system call between our memory and `remote`, of process `pid`: how many bytes it copied, at least one.
+///
+/// # Safety
+/// The local vectors name memory that the caller lends: for writing if the call reads, else for reading. If `pid` is this process, the
+/// reverse holds for as much of `remote` as is mapped.
+#[inline]
+pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remote: libc::iovec) -> io::Result<usize> {
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    let copied = match direction {
+        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        Direction::Read => unsafe { libc::process_vm_readv(pid, vectors, count, &raw const remote, 1, 0) },
+        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        Direction::Write => unsafe { libc::process_vm_writev(pid, vectors, count, &raw const remote, 1, 0) },
+    };
+    match usize::try_from(copied) {
+        Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Ok(copied) => Ok(copied),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// One system call between our memory and the address space of a `/proc/PID/mem`, at address `remote`: how many bytes it copied; 0 once
+/// no process has that address space any more.
+///
+/// # Safety
+/// As for [`cross`].
+#[inline]
+pub unsafe fn through(
+    space: BorrowedFd<'_>,
+    direction: Direction,
+    local: &[libc::iovec],
+    remote: u64,
+) -> io::Result<usize> {
+    // No process has memory there.
+    let remote = libc::off_t::try_from(remote).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_int);
+    let copied = match direction {
+        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        Direction::Read => unsafe { libc::preadv(space.as_raw_fd(), vectors, count, remote) },
+        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        Direction::Write => unsafe { libc::pwritev(space.as_raw_fd(), vectors, count, remote) },
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads `remote` of process `pid` into `local`, and then the word at `proof` of the same address space. One system call looks up the process
+/// ID only once, so the word proves which process's memory was read. True if all was read and the word is `value`.
+///
+/// # Safety
+/// As for [`cross`]; `local` has room for one vector behind those that are used.
+pub unsafe fn read_with_proof(
+    pid: i32,
+    local: &mut [libc::iovec],
+    remote: libc::iovec,
+    (proof, value): (u64, u64),
+) -> io::Result<bool> {
+    let mut word = !value;
+    if let Some(last) = local.last_mut() {
+        *last = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    }
+    let remotes =
+        [remote, libc::iovec { iov_base: std::ptr::without_provenance_mut(proof as usize), iov_len: size_of::<u64>() }];
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    // SAFETY: as the caller promised, and the last vector is the word of this call; the remote vectors are the kernel's to check.
+    let copied = unsafe { libc::process_vm_readv(pid, vectors, count, remotes.as_ptr(), 2, 0) };
+    let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
+    Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
+}
+
+/// Whether the process of this pidfd has been waited for, so that its ID may belong to another process. False if the kernel does not report it.
+#[inline]
+pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
+    // SAFETY: signal 0 is not delivered to any process; no memory is passed.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    sent == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Writes `local` to `remote` of process `pid`, after the word at `guard`, which is set to the value that it already has: the kernel stops at
+/// the first address that is not mapped, so nothing is written to a process without that word. Returns how many bytes were written after the
+/// word; `None` if not even the word was.
+///
+/// # Safety
+/// As for [`cross`]; the first vector of `local` is reserved for this call.
+pub unsafe fn write_behind_word(
+    pid: i32,
+    local: &mut [libc::iovec],
+    remote: libc::iovec,
+    (guard, value): (u64, u64),
+) -> io::Result<Option<usize>> {
+    if let Some(first) = local.first_mut() {
+        *first = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: size_of::<u64>() };
+    }
+    let remotes =
+        [libc::iovec { iov_base: std::ptr::without_provenance_mut(guard as usize), iov_len: size_of::<u64>() }, remote];
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    // SAFETY: as the caller promised, and the first vector is the word of this call; the remote vectors are the kernel's to check.
+    let copied = unsafe { libc::process_vm_writev(pid, vectors, count, remotes.as_ptr(), 2, 0) };
+    let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
+    Ok(copied.checked_sub(size_of::<u64>()))
+}
+
+/// Reads the word at an address of a process, to test whether it can be read.
+pub fn word_at(pid: i32, address: u64) -> io::Result<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address as usize), ..local };
+    // SAFETY: the word is this call's own.
+    match unsafe { cross(pid, Direction::Read, &[local], remote) }? {
+        8 => Ok(word),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}
+
+/// A limit of this process (`RLIMIT_*`). `None` if there is none, or the kernel does not report it.
+#[inline]
+pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is valid, and every bit pattern is one.
+    let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
+    (read == 0 && limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
+}
+
+/// Bytes of this machine's memory, and of its swap. `None` if the kernel does not report them.
+#[inline]
+pub fn system_memory() -> Option<(u64, u64)> {
+    // SAFETY: every bit pattern is one, so zeros are.
+    let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` is valid.
+    let read = unsafe { libc::sysinfo(&raw mut system) };
+    let bytes = |units: libc::c_ulong| units.saturating_mul(system.mem_unit.into());
+    (read == 0).then(|| (bytes(system.totalram), bytes(system.totalswap)))
+}
+
+/// Copies `from` to `to`, which has the same length.
+pub fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
+    let bytes = from.to_vec();
+    each(to, &mut |offset, piece| {
+        let source = &bytes[offset..offset + piece.len()];
+        copy(piece, source.as_ptr().cast_mut(), Direction::Write)
+    })
+}
+
+/// Returns a copy of the bytes of `from`.
+pub fn load(from: &Segments) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(from.len(), 0);
+    let start = bytes.as_mut_ptr();
+    each(from, &mut |offset, piece| copy(piece, start.wrapping_add(offset), Direction::Read))?;
+    Ok(bytes)
+}
+
+/// Makes sure that the pages of `memory` are present and writable, for an instruction that the kernel cannot execute for us. The owner of the
+/// memory has promised not to unmap them at the same time.
+pub fn populate(memory: Segment) -> io::Result<()> {
+    fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
+}
+
+/// Makes sure that the pages of `memory` are present and readable, and also writable if `writable`.
+pub fn check(memory: Segment, writable: bool) -> io::Result<()> {
+    if memory.is_empty() {
+        return Ok(());
+    }
+    let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+    match fault_in(memory, advice) {
+        // The right may be missing; or it is memory of a device, or a kernel before 5.14, where this advice does not work.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
+        result => result,
+    }
+}
+
+/// Whether the process's mappings cover all of `memory`, with these rights.
+fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
+    let (mut at, end) = (memory.as_ptr().addr(), memory.as_ptr().addr().saturating_add(memory.len()));
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        // "55e0c000-55e0d000 rw-p ...": in the order of addresses.
+        let (Some((range, rest)), true) = (line.split_once(' '), at < end) else { break };
+        let parsed =
+            range.split_once('-').map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+        let Some((Ok(from), Ok(to))) = parsed else { return Err(io::ErrorKind::InvalidData.into()) };
+        if to <= at {
+            continue;
+        }
+        if from > at || !rest.starts_with('r') || writable && rest.as_bytes().get(1) != Some(&b'w') {
+            break;
+        }
+        at = to;
+    }
+    if at >= end { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}
+
+fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
+    let page = rustix::param::page_size();
+    let start = memory.as_ptr().addr() & !(page - 1);
+    // A region of the whole address space has bytes in the very last page, and the end of that page is not an address.
+    let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
+    let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
+    // SAFETY: this advice changes no contents, and fails on what is not mapped.
+    unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
+    Ok(())
+}
+
+fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result<()>) -> io::Result<()> {
+    let mut offset = 0;
+    for segment in segments.as_slice() {
+        piece(offset, *segment)?;
+        offset += segment.len();
+    }
+    Ok(())
+}
+
+/// Copies between `theirs`, which may not be mapped, and `ours`, which is mapped and has the same length.
+fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
+    let mut done = 0;
+    while done < theirs.len() {
+        let len = theirs.len() - done;
+        let local = libc::iovec { iov_base: ours.wrapping_add(done).cast(), iov_len: len };
+        let remote = libc::iovec { iov_base: theirs.as_ptr().wrapping_add(done).cast(), iov_len: len };
+        let pid = std::process::id().cast_signed();
+        // SAFETY: `ours` is lent for as many bytes, and so is `theirs` if it is there.
+        match unsafe { cross(pid, direction, &[local], remote) } {
+            Ok(copied) => done += copied,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                return through_pipe(theirs.slice(done, len), ours.wrapping_add(done), direction);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Like [`copy`], but through a pipe, where the kernel does not copy between processes.
+fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
+    let (source, sink) = call("pipe2", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
+    let (from, to) = match direction {
+        Direction::Read => (theirs.as_ptr(), ours),
+        Direction::Write => (ours, theirs.as_ptr()),
+    };
+    let (mut written, mut read) = (0, 0);
+    while read < theirs.len() {
+        // The pipe is empty here, so that something fits into it.
+        let (at, left) = (from.wrapping_add(written).cast(), theirs.len() - written);
+        // SAFETY: the kernel checks the addresses that it reads.
+        written += moved("write", || unsafe { libc::write(sink.as_raw_fd(), at, left) })?;
+        while read < written {
+            let (at, left) = (to.wrapping_add(read).cast(), written - read);
+            // SAFETY: the kernel checks the addresses that it writes; the caller lends one of both ends.
+            read += moved("read", || unsafe { libc::read(source.as_raw_fd(), at, left) })?;
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes a call moved, which is not none.
+fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
+    let moved = call(name, || match usize::try_from(make()) {
+        Ok(moved) => Ok(moved),
+        Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    })?;
+    if moved == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(moved) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::call::errno;
+
+    /// A page that is there, and behind it one that is not.
+    fn edge() -> (*mut u8, usize) {
+        let page = rustix::param::page_size();
+        // SAFETY: a new anonymous mapping, at no particular place.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                2 * page,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::PRIVATE,
+            )
+        }
+        .unwrap();
+        // SAFETY: the second page of that mapping, which is not used.
+        unsafe { rustix::mm::munmap(start.wrapping_byte_add(page), page) }.unwrap();
+        (start.cast(), page)
+    }
+
+    fn segment(ptr: *mut u8, len: usize) -> Segment {
+        // SAFETY: only the kernel is given it, which checks.
+        unsafe { Segment::new(ptr, len) }
+    }
+
+    #[test]
+    fn mr_041_memory_that_is_not_there_or_may_not_be_used_is_found_out() {
+        let (start, page) = edge();
+        assert!(check(segment(start, page), true).is_ok());
+        assert!(check(segment(start, page + 1), false).is_err() && check(segment(start, 0), true).is_ok());
+        for (rights, reads, writes) in
+            [(rustix::mm::MprotectFlags::READ, true, false), (rustix::mm::MprotectFlags::empty(), false, false)]
+        {
+            // SAFETY: our own page, which is not used.
+            unsafe { rustix::mm::mprotect(start.cast(), page, rights) }.unwrap();
+            for looks in [check, check_maps] {
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), false).is_ok(), reads);
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), true).is_ok(), writes);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(start.cast(), page) }.unwrap();
+        assert!(check_maps(segment(start, 1), false).is_err());
+        let (all, here) = (segment(std::ptr::without_provenance_mut(1), usize::MAX - 1), [0_u8; 100_000]);
+        assert!(check_maps(all, false).is_err());
+        assert!(check_maps(segment(here.as_ptr().cast_mut(), here.len()), true).is_ok());
+    }
+
+    #[test]
+    fn mr_028_memory_that_is_not_there_is_an_error() {
+        let (start, page) = edge();
+        let within = Segments::one(segment(start, page));
+        store(&within, View::of(&vec![7; page])).unwrap();
+        assert_eq!(load(&within).unwrap(), vec![7; page]);
+        let over = Segments::one(segment(start.wrapping_add(page - 10), 20));
+        assert!(store(&over, View::of(&[1; 20])).is_err());
+        assert!(load(&over).is_err());
+        let mut bytes = [0; 20];
+        for direction in [Direction::Read, Direction::Write] {
+            let error = through_pipe(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), direction).unwrap_err();
+            assert_eq!(errno(&error), Some(libc::EFAULT));
+            through_pipe(segment(start, 20), bytes.as_mut_ptr(), direction).unwrap();
+        }
+        assert_eq!(bytes, [7; 20]);
+        let own = std::process::id().cast_signed();
+        assert_eq!(word_at(own, start.expose_provenance() as u64).unwrap(), u64::from_ne_bytes([7; 8]));
+        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "half of a word is none");
+    }
+}

@@ -1,0 +1,276 @@
+//! The one place that maps and unmaps pages shared with other processes.
+//!
+//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and F_SEAL_GROW are set by the
+//! process that created it and checked by each process that receives it), so no access within it can raise SIGBUS by truncation. A process
+//! can still punch holes in it: they read as zero, as long as the system has memory for another page. There may be no huge pages left for
+//! that, so memory of huge pages is not mapped.
+//! A mapping is MADV_DONTFORK: a forked child must not use its parent's rings. In the child the mapping is only an address, where the child
+//! may have mapped something else by now.
+
+#![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::kernel;
+use crate::system::call::{call, named};
+use crate::system::forked::Process;
+use crate::system::interrupted::uninterrupted;
+
+/// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
+const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
+
+/// A shared mapping of a whole sealed memfd.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+    /// The only process that it is mapped in.
+    process: Process,
+}
+
+// SAFETY: a mapping is an address range that stays valid until it is dropped, from whatever thread.
+unsafe impl Send for Mapping {}
+// SAFETY: it gives out only its address; its users order their accesses.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
+    ///
+    /// # Errors
+    /// `InvalidData` if the memfd does not have that size, is not sealed, or is of huge pages; otherwise the error of the system call that
+    /// failed (EINVAL of `fcntl` if the descriptor is not a memfd).
+    pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Like [`of`](Self::of), but read-only: a write to it raises SIGSEGV.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::map(fd, len, ProtFlags::READ)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, allowed: ProtFlags) -> io::Result<Self> {
+        let seals = call("fcntl", || rustix::fs::fcntl_get_seals(fd))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
+        }
+        if call("fstatfs", || rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the memory is of huge pages, of which there may be none left",
+            ));
+        }
+        if usize::try_from(call("fstat", || rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
+        }
+        let process = Process::current()?;
+        let ptr = call("mmap", || {
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }
+        })?;
+        Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
+    }
+
+    /// Maps `len` bytes of private memory, all 0, for systems where no memory can be shared.
+    ///
+    /// # Errors
+    /// The error of `mmap` or `madvise`.
+    pub fn private(len: usize) -> io::Result<Self> {
+        let (process, allowed) = (Process::current()?, ProtFlags::READ | ProtFlags::WRITE);
+        let ptr = call("mmap", || {
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }
+        })?;
+        Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
+    }
+
+    fn kept_from_children(self) -> io::Result<Self> {
+        call("madvise", || {
+            // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
+            unsafe { rustix::mm::madvise(self.ptr.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
+        })?;
+        Ok(self)
+    }
+
+    /// Makes pages of `len` bytes from `offset` on present, so that reading them cannot fail for want of memory.
+    ///
+    /// # Errors
+    /// `InvalidInput` if they do not all lie within the mapping; otherwise the error of `madvise`.
+    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = self.as_ptr().wrapping_add(offset).cast();
+        Ok(uninterrupted(|| {
+            // SAFETY: the range lies within this mapping; the advice changes no contents.
+            unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }
+        })?)
+    }
+
+    /// The address of the first byte. Valid until the mapping is dropped; other processes may write the memory at any time.
+    #[must_use]
+    #[inline]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Whether this is the process that it is mapped in, and not a fork of it.
+    #[must_use]
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false: a mapping has at least one byte.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            return; // A child never had the mapping (DONTFORK); its address may be something else's by now.
+        }
+        // SAFETY: the whole range is ours, and no user keeps its address beyond the mapping's life.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
+            crate::later::later!(error: %error, "munmap of a shared mapping failed");
+        }
+    }
+}
+
+/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes have pages already;
+/// the rest gets them when first touched (or by [`back`]).
+///
+/// # Errors
+/// The error of `memfd_create`, `ftruncate`, `fallocate` or `fcntl`.
+pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd> {
+    let fd = resizable_memfd(name, len)?;
+    back(fd.as_fd(), 0, backed)?;
+    seal(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Creates a memfd of `len` bytes, sealed against changes of its size, that can be written only through the mapping that is
+/// returned with it. None of it has pages yet.
+///
+/// # Errors
+/// As [`sealed_memfd`], or the error of `mmap`.
+pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let fd = resizable_memfd(name, len)?;
+    seal(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    let mapping = Mapping::of(fd.as_fd(), len)?;
+    seal(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    Ok((fd, mapping))
+}
+
+fn resizable_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = call("memfd_create", || rustix::fs::memfd_create(name, flags))?;
+    resize(&fd, len as u64)?;
+    Ok(fd)
+}
+
+/// Sets the length of a file. A length beyond RLIMIT_FSIZE is an error, and does not cause a signal.
+///
+/// # Errors
+/// The error of `ftruncate`.
+pub fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
+    check_file_size(len).map_err(named("ftruncate"))?;
+    call("ftruncate", || rustix::fs::ftruncate(file, len))
+}
+
+/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
+///
+/// # Errors
+/// EFBIG if it may not.
+fn check_file_size(len: u64) -> rustix::io::Result<()> {
+    let limit = kernel::limit(libc::RLIMIT_FSIZE);
+    if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
+    call("fcntl", || rustix::fs::fcntl_add_seals(fd, seals))
+}
+
+/// The number of bytes per call that allocates pages. A signal undoes what the call has done, so a call should not take long.
+const BACK_STEP: usize = 1 << 20;
+
+/// Allocates pages for `len` bytes of a memfd from `offset` on, so that touching them cannot fail for lack of memory.
+///
+/// # Errors
+/// The error of `fallocate`.
+pub fn back(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
+    for done in (0..len).step_by(BACK_STEP) {
+        let (from, len) = (offset + done, BACK_STEP.min(len - done));
+        call("fallocate", || rustix::fs::fallocate(fd, FallocateFlags::empty(), from as u64, len as u64))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_only_sealed_memory_of_the_announced_size() {
+        let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
+        let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
+        let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(5000);
+        // SAFETY: the mapping is alive and longer, and not used otherwise.
+        unsafe { at(&a).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { at(&b).read_volatile() }, 7);
+        assert_eq!(Mapping::of(fd.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let plain = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 4096).unwrap();
+        assert_eq!(Mapping::of(plain.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(rustix::fs::ftruncate(&fd, 100).is_err(), "sealed");
+    }
+
+    #[test]
+    fn memory_of_huge_pages_is_not_mapped() {
+        // No huge page is taken before the memory is mapped, so that machines without any can run this test.
+        let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
+        let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
+        if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
+            return println!("skipped: huge pages of another size: {error}");
+        }
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let refused = Mapping::of(fd.as_fd(), 2 << 20).unwrap_err();
+        assert!(refused.to_string().contains("huge pages"), "{refused}");
+    }
+
+    #[test]
+    fn published_memory_is_its_makers_to_write() {
+        let (fd, ours) = published_memfd("percale-test", 8192).unwrap();
+        back(fd.as_fd(), 4096, 4096).unwrap();
+        assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing by somebody else");
+        assert!(rustix::io::pwrite(&fd, &[1], 0).is_err(), "written through the descriptor");
+        let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
+        theirs.populate(4096, 4096).unwrap();
+        assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // SAFETY: the mapping is alive and longer, and not used otherwise.
+        unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.as_ptr().wrapping_add(5000).read_volatile() }, 7);
+    }
+}

@@ -1,0 +1,538 @@
+//! Memory that percale allocates, so that peers on this machine can map it.
+//!
+//! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
+//! arenas; a large one has its own. When the last allocation of an arena is dropped, the arena is unmapped and closed, except that one
+//! empty shared arena is kept. Peers that mapped an arena keep its pages alive, but not our mapping. Where the system provides no memfd, an
+//! arena is ordinary memory of this process: it can be used as any other, and no peer maps it.
+//!
+//! Invariants:
+//! * A peer may write an arena at any time, so nothing that percale relies on lives in one: the free lists are ordinary
+//!   memory, and bytes are only ever copied in and out.
+//! * The number of an arena is never used again in this process, so a peer may remember its mapping by that number.
+//! * An arena's address range is in the registry exactly while some code may still lawfully name it: it enters before
+//!   the first allocation is handed out, and leaves before it is unmapped.
+//!
+//! One lock guards the registry and the free lists. It is held for no system call. [`locate`] first compares with two
+//! plain bounds, so a query about ordinary memory mostly costs two loads. (A child inherits its parent's bounds. They only cost it a
+//! look in its registry, until it has arenas of its own.)
+//!
+//! A forked child does not inherit arenas, only their addresses, where it may have mapped something else: it has a registry of its own, and
+//! reading or writing its parent's allocations panics there.
+
+#![expect(unsafe_code, reason = "madvise, and copies to and from memory that peers may write")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::Advice;
+
+use super::free_list::FreeList;
+use super::kernel;
+use super::mapping::{Mapping, back, sealed_memfd};
+use super::volatile::{Segment, Segments, View};
+use crate::local_memory::volatile::{SegmentsExt as _, ViewExt as _};
+use crate::system::call;
+use crate::system::forked::PerProcess;
+
+/// Size of an arena that small allocations share; a huge page's worth.
+const SHARED: usize = 2 << 20;
+/// From here on an allocation has an arena of its own.
+const LARGE: usize = 512 << 10;
+/// From here on allocations start at a page.
+const PAGED: usize = 64 << 10;
+/// A cache line: where small allocations start.
+const LINE: usize = 64;
+
+/// Why memory was not allocated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocateError {
+    /// More than this machine has.
+    #[error("{0} bytes are more than this machine's memory")]
+    TooLarge(usize),
+    /// The system had no memory, or no descriptor, to give.
+    #[error("the system gave no memory: {0}")]
+    System(io::Error),
+    /// This process used up its 2^32 arena numbers.
+    #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
+    Exhausted,
+}
+
+impl From<io::Error> for AllocateError {
+    #[inline]
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl AllocateError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    #[inline]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::System(error) => call::errno(error).unwrap_or(libc::ENOMEM),
+            _ => libc::ENOMEM,
+        }
+    }
+}
+
+/// A mapped memfd.
+#[derive(Debug)]
+struct Arena {
+    id: u32,
+    /// `None` where no memory can be shared: then the arena is private memory of this process.
+    fd: Option<Arc<OwnedFd>>,
+    mapping: Mapping,
+}
+
+impl Arena {
+    /// Creates and maps an arena of `size` bytes, a multiple of the page size. All its pages are present.
+    fn new(size: usize) -> Result<Self, AllocateError> {
+        let shared = sealed_memfd("percale-arena", size, 0).and_then(|fd| Ok((Mapping::of(fd.as_fd(), size)?, fd)));
+        let (mapping, fd) = match shared {
+            Ok((mapping, fd)) => (mapping, Some(fd)),
+            Err(error) => {
+                crate::later::later!(debug: %error, "memory of this process alone, which no peer can map");
+                (Mapping::private(size)?, None)
+            }
+        };
+        let start = mapping.as_ptr().cast();
+        if size >= SHARED {
+            // Refused where the system's settings rule huge pages out; then ordinary pages do.
+            // SAFETY: the range is this arena's own new mapping; the advice changes no contents.
+            let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
+            crate::later::later!(trace: size, ?advised, "huge pages for an arena");
+        }
+        // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's result
+        // shows whether every page is present.
+        // SAFETY: as above.
+        let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
+        crate::later::later!(trace: size, ?filled, "page table of an arena");
+        if let Some(fd) = &fd {
+            // If fallocate fails although populating succeeded, all pages are present nevertheless. (Ordinary memory is like that of any process:
+            // running out of it ends the process.)
+            back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
+        }
+        let id = new_number().ok_or(AllocateError::Exhausted)?;
+        Ok(Self { id, fd: fd.map(Arc::new), mapping })
+    }
+
+    fn start(&self) -> usize {
+        self.mapping.as_ptr().addr()
+    }
+}
+
+/// Returns a new number for memory that peers may be given: never 0, and never used again in this process. `None` once all are used up.
+#[inline]
+pub fn new_number() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1)).ok()
+}
+
+/// An arena in the registry.
+#[derive(Debug)]
+struct Registered {
+    arena: Arc<Arena>,
+    free: FreeList,
+    /// Whether small allocations share it.
+    shared: bool,
+}
+
+/// Every arena of this process, by address.
+#[derive(Debug, Default)]
+struct Registry {
+    arenas: BTreeMap<usize, Registered>,
+}
+
+static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
+/// Every arena lies at or above this address, and below the other. Written under the lock. A reader that may lawfully
+/// ask about an allocation got it from a thread that saw its arena enter, so the bounds it reads include it.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+impl Registry {
+    /// This process's, if it ever had an arena.
+    fn lock() -> Option<MutexGuard<'static, Self>> {
+        REGISTRY.get().map(|registry| registry.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn enter(&mut self, arena: Arc<Arena>, shared: bool) -> Option<&mut Registered> {
+        let (start, size) = (arena.start(), arena.mapping.len());
+        // The arena is new, so its range holds no other.
+        self.arenas.insert(start, Registered { arena, free: FreeList::new(size), shared });
+        self.bound();
+        self.arenas.get_mut(&start)
+    }
+
+    fn leave(&mut self, start: usize) -> Option<Registered> {
+        let gone = self.arenas.remove(&start)?;
+        self.bound();
+        Some(gone)
+    }
+
+    /// States the bounds anew.
+    fn bound(&self) {
+        let ends = self.arenas.last_key_value().map(|(start, last)| start + last.arena.mapping.len());
+        LOWEST.store(self.arenas.keys().next().copied().unwrap_or(usize::MAX), Ordering::Relaxed);
+        HIGHEST.store(ends.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn take_shared(&mut self, len: usize) -> Option<Allocation> {
+        self.arenas.values_mut().filter(|registered| registered.shared).find_map(|registered| registered.take(len))
+    }
+
+    /// Gives back an allocation's memory. Returns an arena that is no longer needed, to be dropped without the lock.
+    fn give(&mut self, start: usize, offset: usize, len: usize) -> Option<Registered> {
+        let registered = self.arenas.get_mut(&start)?;
+        registered.free.give(offset, reserved(len));
+        let spare = |other: &Registered| other.shared && other.free.is_unused();
+        if !registered.free.is_unused() || (registered.shared && self.arenas.values().filter(|a| spare(a)).count() < 2)
+        {
+            return None;
+        }
+        self.leave(start)
+    }
+}
+
+impl Registered {
+    fn take(&mut self, len: usize) -> Option<Allocation> {
+        let offset = self.free.take(reserved(len), alignment(len))?;
+        Some(Allocation { arena: Arc::clone(&self.arena), offset, len })
+    }
+}
+
+/// Where an allocation of `len` bytes may start.
+fn alignment(len: usize) -> usize {
+    if len >= PAGED { rustix::param::page_size() } else { LINE }
+}
+
+/// Bytes that an allocation of `len` bytes takes up.
+fn reserved(len: usize) -> usize {
+    len.max(1).next_multiple_of(alignment(len))
+}
+
+/// Allocates `len` bytes, all 0, that local peers can be given to map. They start at a cache line, from 64 KiB on at a
+/// page.
+///
+/// # Errors
+/// If the system has no memory or no descriptor to give. Never later: every page is there when this returns.
+pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
+    if len < LARGE {
+        // In a statement of its own: the lock is released before an arena is made.
+        let reused = Registry::lock().and_then(|mut registry| registry.take_shared(len));
+        let mut allocation = match reused {
+            Some(allocation) => allocation,
+            None => Registry::enter_new(SHARED, true, len)?,
+        };
+        allocation.fill(0);
+        return Ok(allocation);
+    }
+    let memory = kernel::system_memory().map_or(u64::MAX, |(memory, _)| memory);
+    if len as u64 > memory {
+        return Err(AllocateError::TooLarge(len));
+    }
+    Registry::enter_new(reserved(len), false, len)
+}
+
+impl Registry {
+    /// Makes an arena and takes its first `len` bytes.
+    fn enter_new(size: usize, shared: bool, len: usize) -> Result<Allocation, AllocateError> {
+        let arena = Arc::new(Arena::new(size)?);
+        let registry = REGISTRY.get_or_make()?;
+        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.enter(arena, shared).and_then(|registered| registered.take(len)).ok_or(AllocateError::TooLarge(len))
+    }
+}
+
+/// Memory that percale allocated. Freed when dropped.
+///
+/// Peers to which it was made known may write it at any time, so it is no slice: bytes are copied in and out.
+pub struct Allocation {
+    arena: Arc<Arena>,
+    offset: usize,
+    len: usize,
+}
+
+crate::short_debug!(Allocation, "Allocation");
+
+impl Allocation {
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte, for raw operations. Valid until the allocation is dropped.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.arena.mapping.as_ptr().wrapping_add(self.offset)
+    }
+
+    /// Copies the bytes from `offset` on into `to`.
+    ///
+    /// # Panics
+    /// If there are fewer than `to.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
+    #[inline]
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        self.check(offset, to.len());
+        Segments::one(self.segment()).copy_to(offset, to);
+    }
+
+    /// Copies `from` to the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If there are fewer than `from.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
+    #[inline]
+    pub fn write(&mut self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        View::of(from).copy_into(&Segments::one(self.segment()), offset);
+    }
+
+    /// Sets every byte to `value`.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
+    #[inline]
+    pub fn fill(&mut self, value: u8) {
+        self.check_here();
+        // SAFETY: the range is this allocation's own, mapped and writable; `&mut self` keeps others in this process off.
+        unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.len) };
+    }
+
+    /// Everything, copied out.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
+    #[must_use]
+    #[inline]
+    pub fn to_vec(&self) -> Vec<u8> {
+        Segments::one(self.segment()).to_vec()
+    }
+
+    /// In a child the address may be something else's by now.
+    #[inline]
+    #[track_caller]
+    pub(in crate::local_memory) fn check_here(&self) {
+        assert!(
+            self.arena.mapping.is_here(),
+            "this memory is of a process that this one is a fork of: allocate some in this one"
+        );
+    }
+
+    #[track_caller]
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} bytes at {offset} are out of range for an allocation of {} bytes",
+            self.len
+        );
+    }
+}
+
+/// Lends an [`Allocation`] to an operation. For the crates of percale, not for programs.
+#[doc(hidden)]
+pub trait AllocationExt: Sized {
+    /// All of it, for an operation. The caller keeps the allocation until that operation is over.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
+    fn segment(&self) -> Segment;
+}
+
+impl AllocationExt for Allocation {
+    #[inline]
+    fn segment(&self) -> Segment {
+        self.check_here();
+        // SAFETY: the memory is mapped and writable for as long as the allocation lives, and the caller (the engine, which owns it
+        // meanwhile) keeps it alive; because the caller owns it, no other code in this process touches it.
+        unsafe { Segment::new(self.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if !self.arena.mapping.is_here() {
+            return; // A child's copy: its parent has the memory, and the child has another registry.
+        }
+        // Both the guard's arena and our own handle are dropped after the lock: unmapping takes its time.
+        let unneeded = Registry::lock().and_then(|mut all| all.give(self.arena.start(), self.offset, self.len));
+        drop(unneeded);
+    }
+}
+
+/// Where memory lies within an arena.
+#[derive(Clone)]
+pub struct Located {
+    /// The arena's number, never 0 and never used again in this process.
+    pub arena: u32,
+    /// Offset of the first byte in it.
+    pub offset: u64,
+    /// Size of the whole arena.
+    pub size: usize,
+    /// The arena's sealed memfd.
+    pub fd: Arc<OwnedFd>,
+}
+
+crate::short_debug!(Located, "Located");
+
+/// The arena that holds all `len` bytes from `ptr`, if one does. `None` for ordinary memory. Never follows `ptr`.
+#[must_use]
+#[inline]
+pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
+    let start = ptr.addr();
+    if start < LOWEST.load(Ordering::Relaxed) || start >= HIGHEST.load(Ordering::Relaxed) {
+        return None;
+    }
+    let registry = Registry::lock()?;
+    let (&base, registered) = registry.arenas.range(..=start).next_back()?;
+    let (offset, size) = (start - base, registered.arena.mapping.len());
+    if offset.checked_add(len)? > size || offset == size {
+        return None;
+    }
+    let fd = Arc::clone(registered.arena.fd.as_ref()?);
+    Some(Located { arena: registered.arena.id, offset: offset as u64, size, fd })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    #[test]
+    fn memory_is_zeroed_aligned_and_found_again_through_its_descriptor() {
+        for len in [0, 1, 64, 1000, PAGED - 1, PAGED, PAGED + 1, LARGE - 1, LARGE, SHARED + 5] {
+            let mut memory = allocate(len).unwrap();
+            assert_eq!(memory.to_vec(), vec![0; len]);
+            assert_eq!(memory.as_ptr().addr() % alignment(len), 0);
+            memory.fill(7);
+            let found = locate(memory.as_ptr(), len).unwrap();
+            let peer = Mapping::of(found.fd.as_fd(), found.size).unwrap();
+            let offset = usize::try_from(found.offset).unwrap();
+            // SAFETY: the mapping is alive, and only this test's own memory is looked at.
+            let view = unsafe { View::new(peer.as_ptr().wrapping_add(offset), len) };
+            assert_eq!(view.to_vec(), vec![7; len]);
+        }
+    }
+
+    #[test]
+    fn ordinary_memory_and_ranges_that_leave_an_arena_are_not_found() {
+        let memory = allocate(LARGE).unwrap();
+        let heap = [0u8; 16];
+        assert!(locate(heap.as_ptr(), 16).is_none());
+        assert!(locate(std::ptr::null(), 1).is_none());
+        assert!(locate(memory.as_ptr(), LARGE).is_some());
+        assert!(locate(memory.as_ptr(), LARGE + 1).is_none());
+        assert!(locate(memory.as_ptr(), usize::MAX).is_none());
+    }
+
+    #[test]
+    fn a_freed_arena_is_forgotten_and_its_number_is_not_used_again() {
+        let first = allocate(LARGE).unwrap();
+        let found = locate(first.as_ptr(), 1).unwrap();
+        drop(first);
+        let second = allocate(LARGE).unwrap();
+        assert_ne!(locate(second.as_ptr(), 1).unwrap().arena, found.arena);
+    }
+
+    #[test]
+    fn flt_010_a_child_finds_no_arena_of_its_parents_and_has_its_own() {
+        let (small, large) = (allocate(1000).unwrap(), allocate(LARGE).unwrap());
+        let inherited = locate(small.as_ptr(), 1000).unwrap().arena;
+        assert!(crate::system::forked::in_a_child(|| {
+            let none = || locate(small.as_ptr(), 1).is_none() && locate(large.as_ptr(), LARGE).is_none();
+            let before = none();
+            let mut own = allocate(1000).unwrap();
+            own.fill(7);
+            let found = locate(own.as_ptr(), 1000).unwrap();
+            // It may lie where the parent's did.
+            let after =
+                own.as_ptr() == small.as_ptr() || locate(small.as_ptr(), 1).is_none_or(|at| at.arena == found.arena);
+            before && after && found.arena != inherited && own.to_vec() == [7; 1000]
+        }));
+        assert_eq!(locate(small.as_ptr(), 1000).unwrap().arena, inherited);
+    }
+
+    #[test]
+    fn flt_010_a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
+        let mut memory = Some(allocate(LARGE).unwrap());
+        let start = memory.as_ref().unwrap().as_ptr();
+        assert!(crate::system::forked::in_a_child(|| {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping, which replaces none.
+            let own = unsafe { rustix::mm::mmap_anonymous(start.cast(), LARGE, protection, flags) }.unwrap();
+            // SAFETY: so many bytes were just mapped.
+            unsafe { own.cast::<u8>().write_bytes(9, LARGE) };
+            // SAFETY: as above, and they are no longer written.
+            let own = unsafe { std::slice::from_raw_parts(own.cast::<u8>(), LARGE) };
+            drop(memory.take());
+            own.iter().all(|&byte| byte == 9) && locate(own.as_ptr(), LARGE).is_none()
+        }));
+        assert_eq!(memory.unwrap().to_vec(), vec![0; LARGE]);
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        assert!(matches!(allocate(isize::MAX.unsigned_abs()), Err(AllocateError::TooLarge(_))));
+        assert_eq!(allocate(usize::MAX).unwrap_err().errno(), libc::ENOMEM);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn access_past_the_end_panics() {
+        allocate(10).unwrap().read(8, &mut [0; 3]);
+    }
+
+    #[test]
+    fn threads_may_allocate_at_once() {
+        std::thread::scope(|scope| {
+            for seed in 0..4u8 {
+                scope.spawn(move || {
+                    for round in 0..50usize {
+                        let mut memory = allocate(round * 911).unwrap();
+                        memory.fill(seed);
+                        assert!(memory.to_vec().iter().all(|&byte| byte == seed));
+                    }
+                });
+            }
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn live_allocations_never_overlap(
+            steps in proptest::collection::vec((0usize..200_000, any::<bool>(), any::<prop::sample::Index>()), 1..60)
+        ) {
+            let mut live: Vec<(Allocation, u8)> = Vec::new();
+            for (number, (len, free, which)) in (0u8..).zip(steps) {
+                if free && !live.is_empty() {
+                    let (memory, mark) = live.swap_remove(which.index(live.len()));
+                    prop_assert_eq!(memory.to_vec(), vec![mark; memory.len()]);
+                } else {
+                    let mut memory = allocate(len).unwrap();
+                    prop_assert!(memory.to_vec().iter().all(|&byte| byte == 0));
+                    memory.fill(number);
+                    live.push((memory, number));
+                }
+            }
+            for (memory, mark) in live {
+                prop_assert_eq!(memory.to_vec(), vec![mark; memory.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The one switch between the standard library's atomics and loom's, for the protocols that loom checks (the ring, the
+//! doorbell, the rundown, words that are made once).
+
+#[cfg(loom)]
+pub use loom::cell::UnsafeCell as Shared;
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Memory to which accesses are ordered by the atomics around them: loom's cell, or one without overhead.
+#[cfg(not(loom))]
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Shared<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> Shared<T> {
+    /// Creates a cell.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `f` with a pointer to read the value by.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// Calls `f` with a pointer to change the value by.
+    #[inline]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Publishes `value` and fences: no load after this is done before `value` is visible to all. This is one exchange, which every
+/// processor makes a full barrier between sequentially consistent accesses; loom supports only fences for that.
+#[inline]
+pub fn publish_fenced(word: &AtomicU64, value: u64) {
+    #[cfg(not(loom))]
+    word.swap(value, Ordering::SeqCst);
+    #[cfg(loom)]
+    {
+        word.store(value, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A fence for loom between a sequentially consistent write and a sequentially consistent read. Without loom such accesses need no fence to be
+/// seen in one order by all. Loom treats them as weaker accesses, and supports only fences.
+#[inline]
+pub fn loom_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
+/// Keeps the compiler from moving accesses across it. The processor's accesses are ordered elsewhere (see `transport::shm`).
+#[inline]
+pub fn compiler_barrier() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}

@@ -1,0 +1,136 @@
+//! Descriptors by which threads of this process wake each other, and peers wake it: an eventfd or, where none is available, a pipe.
+//!
+//! A pipe wakes only threads of this process: peers are given eventfds only.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::call::call;
+use super::interrupted::uninterrupted;
+
+/// A descriptor that is readable from [`signal`](Self::signal) to [`clear`](Self::clear). Neither of them blocks.
+#[derive(Debug)]
+pub struct EventDescriptor {
+    read: OwnedFd,
+    /// The write end, if it is a pipe.
+    write: Option<OwnedFd>,
+}
+
+impl EventDescriptor {
+    /// Creates a descriptor that is not readable.
+    ///
+    /// # Errors
+    /// If the system gives neither an eventfd nor a pipe; the error names the first.
+    pub fn new() -> io::Result<Self> {
+        match Self::eventfd() {
+            Ok(event) => Ok(event),
+            Err(error) => match uninterrupted(|| pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)) {
+                Ok((read, write)) => Ok(Self { read, write: Some(write) }),
+                Err(_) => Err(error),
+            },
+        }
+    }
+
+    /// Creates a descriptor that can be passed to peers.
+    ///
+    /// # Errors
+    /// If the system gives no eventfd.
+    pub fn eventfd() -> io::Result<Self> {
+        let read = call("eventfd2", || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
+        Ok(Self { read, write: None })
+    }
+
+    /// The eventfd of a peer.
+    #[inline]
+    pub const fn of_peer(event: OwnedFd) -> Self {
+        Self { read: event, write: None }
+    }
+
+    /// Whether it can be passed to peers.
+    #[inline]
+    pub const fn is_eventfd(&self) -> bool {
+        self.write.is_none()
+    }
+
+    /// The descriptor that is written to.
+    #[inline]
+    pub fn writer(&self) -> &OwnedFd {
+        self.write.as_ref().unwrap_or(&self.read)
+    }
+
+    /// Makes it readable.
+    ///
+    /// # Errors
+    /// The error of `write`.
+    pub fn signal(&self) -> rustix::io::Result<()> {
+        let one = 1_u64.to_ne_bytes();
+        match uninterrupted(|| rustix::io::write(self.writer(), &one)) {
+            // Full: it is readable already.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            // Refused; another call does the same.
+            Err(error) => match uninterrupted(|| rustix::io::writev(self.writer(), &[IoSlice::new(&one)])) {
+                Ok(_) | Err(Errno::AGAIN) => Ok(()),
+                Err(_) => Err(error),
+            },
+        }
+    }
+
+    /// Makes it unreadable again.
+    ///
+    /// # Errors
+    /// The error of `read`.
+    pub fn clear(&self) -> rustix::io::Result<()> {
+        loop {
+            match uninterrupted(|| rustix::io::read(&self.read, &mut [0_u8; 8])) {
+                // One read empties an eventfd.
+                Ok(read) if read > 0 && self.write.is_some() => {}
+                Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => {
+                    let mut word = [0_u8; 8];
+                    let again = uninterrupted(|| rustix::io::readv(&self.read, &mut [IoSliceMut::new(&mut word)]));
+                    match again {
+                        Ok(read) if read > 0 && self.write.is_some() => {}
+                        Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+                        Err(_) => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for EventDescriptor {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.read.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    #[test]
+    fn both_kinds_are_readable_between_signal_and_clear() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        for event in [EventDescriptor::new().unwrap(), EventDescriptor { read, write: Some(write) }] {
+            let is_readable =
+                || poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1;
+            assert!(!is_readable());
+            for _ in 0..3 {
+                event.signal().unwrap();
+                event.signal().unwrap();
+                assert!(is_readable());
+                event.clear().unwrap();
+                assert!(!is_readable());
+                event.clear().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Whether this process is the one that made something, or a fork of it.
+//!
+//! Rings, peer mappings and service threads do not survive `fork`: a child that went on using its parent's endpoints would
+//! read its parent's messages. So an object that belongs to one process keeps the [`Process`] that made it: a word in a page that is wiped in
+//! every child (MADV_WIPEONFORK), which distinguishes the two at the cost of a load. A child that opens a domain of its own takes a
+//! word of its own, in another page: the word that it inherited stays 0 for ever, and the objects that it inherited still belong to its parent.
+
+#![expect(
+    unsafe_code,
+    reason = "anonymous pages, their advice, and values that are never freed; each block states its own reason"
+)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::call::call;
+
+/// The value of the word in the process that took it. A page that was wiped contains only zeros.
+const HERE: u64 = 0x7065_7263_616c_6521;
+
+/// The word that was taken last, in this process or in an ancestor that it is a fork of. There is no lock, because one might be held at a fork.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// A mark that is set only in the process that took it.
+#[derive(Clone, Copy, Debug)]
+pub struct Process(&'static AtomicU64);
+
+impl Process {
+    /// Returns the mark of this process.
+    ///
+    /// # Errors
+    /// The error of `mmap` or `madvise`.
+    pub fn current() -> io::Result<Self> {
+        loop {
+            let known = WORD.load(Ordering::Acquire);
+            // SAFETY: null, or a word of a page that is never unmapped.
+            let word = unsafe { known.as_ref() };
+            if let Some(known) = word.map(Self).filter(|known| known.is_here()) {
+                return Ok(known);
+            }
+            // The first of this process. If another thread's is faster, that one counts, and this page stays unused.
+            let word = page()?;
+            word.store(HERE, Ordering::Relaxed);
+            let ours = std::ptr::from_ref(word).cast_mut();
+            if WORD.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Ok(Self(word));
+            }
+        }
+    }
+
+    /// Returns a mark that is set in no process, for objects that must no longer be used in any.
+    #[inline]
+    pub fn nowhere() -> Self {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        Self(&NOWHERE)
+    }
+
+    /// Whether this is the process that took the mark.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// A word in a page that no forked child has, at an address that another program has mapped only by accident: peers recognize the memory of
+/// this process by it. It must not be touched in a child.
+///
+/// The address is up to 256 GiB below the one that the kernel chose, at random, because programs without address space randomization
+/// (`setarch -R`, most debuggers) have their pages at the same addresses.
+///
+/// # Errors
+/// The error of `getrandom`, `mmap` or `madvise`.
+pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
+    const PAGES: u32 = 1 << 26;
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let down = (u32::from_ne_bytes(random) % PAGES) as usize * rustix::param::page_size();
+    let chosen = map_page(null_mut())?;
+    // A hint: the kernel chooses another address if this one is in use or outside of a process's address space.
+    let page = map_page(chosen.wrapping_byte_sub(down));
+    // SAFETY: mapped above, and not used.
+    unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
+    word_in(page?, Advice::LinuxDontFork)
+}
+
+/// The first word of a fresh page, which exists as long as the process, and is 0 in every child.
+fn page() -> io::Result<&'static AtomicU64> {
+    word_in(map_page(null_mut())?, Advice::LinuxWipeOnFork)
+}
+
+/// Maps a fresh page of this process, near `hint` or where the kernel chooses.
+fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
+    let len = rustix::param::page_size();
+    call("mmap", || {
+        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, touches nothing that exists.
+        unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+    })
+}
+
+/// The first word of a page that [`map_page`] made and that stays mapped. `advice` determines what a child finds there.
+fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
+    call("madvise", || {
+        // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+        unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }
+    })?;
+    // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so it is an atomic for ever.
+    Ok(unsafe { &*page.cast::<AtomicU64>() })
+}
+
+/// A lock that is taken only in the process that made it. At a fork another thread may hold it, in the middle of a change: a child would
+/// wait for ever, or find the value half changed. In a child [`lock`](Self::lock) returns `None` at once.
+#[derive(Debug)]
+pub struct ProcessMutex<T> {
+    /// `None` if the process cannot be distinguished from its forks: then the lock is taken in all of them.
+    process: Option<Process>,
+    value: Mutex<T>,
+}
+
+impl<T> ProcessMutex<T> {
+    /// Creates a lock of this process.
+    #[inline]
+    pub fn new(value: T) -> Self {
+        Self { process: Process::current().ok(), value: Mutex::new(value) }
+    }
+
+    /// Whether this is the process that made it, and not a fork of it.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_none_or(Process::is_here)
+    }
+
+    /// Takes the lock; `None` in a forked child.
+    #[inline]
+    pub fn lock(&self) -> Option<MutexGuard<'_, T>> {
+        if !self.is_here() {
+            return None;
+        }
+        Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The value. The exclusive borrow guarantees that no other thread reaches it.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for ProcessMutex<T> {
+    #[inline]
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// A value of which each process has its own. A forked child begins with a new one. Its copy of the parent's value, which may contain locks
+/// held by threads that do not exist in the child, is never accessed again, nor freed.
+pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+struct Made<T> {
+    process: Process,
+    value: T,
+}
+
+impl<T> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PerProcess")
+    }
+}
+
+impl<T: Default + Sync> PerProcess<T> {
+    /// Creates it without a value. A process's value is made by the first [`get_or_make`](Self::get_or_make).
+    #[inline]
+    #[expect(clippy::new_without_default, reason = "for statics, which need a constant")]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// This process's value, if it has one.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        self.look().1
+    }
+
+    /// This process's value.
+    ///
+    /// # Errors
+    /// As for [`Process::current`].
+    pub fn get_or_make(&self) -> io::Result<&'static T> {
+        loop {
+            let (known, value) = self.look();
+            if let Some(value) = value {
+                return Ok(value);
+            }
+            let ours = Box::into_raw(Box::new(Made { process: Process::current()?, value: T::default() }));
+            if self.0.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // Another thread was faster.
+                // SAFETY: it was made above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(ours) });
+            }
+        }
+    }
+
+    /// The object that was made last, and its value if it was made in this process.
+    fn look(&self) -> (*mut Made<T>, Option<&'static T>) {
+        let known = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or a box that is never freed once it is here.
+        let made = unsafe { known.as_ref() };
+        (known, made.filter(|made| made.process.is_here()).map(|made| &made.value))
+    }
+}
+
+/// Whether `f` is true in a forked child.
+#[cfg(any(test, feature = "testing"))]
+pub fn in_a_child(f: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `f`, which waits for no thread of the parent's, and ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", io::Error::last_os_error());
+    if child == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(false);
+        // SAFETY: ends this process and nothing else.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is the caller's own; the call writes one integer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flt_010_what_a_child_inherits_stays_its_parents_whatever_the_child_makes() {
+        let parents = Process::current().unwrap();
+        assert!(parents.is_here() && Process::current().unwrap().is_here());
+        assert!(in_a_child(|| {
+            let before = parents.is_here();
+            let own = Process::current().unwrap();
+            let grandchild = in_a_child(|| {
+                let inherited = own.is_here() || parents.is_here();
+                let newest = Process::current().unwrap();
+                !inherited && newest.is_here() && !own.is_here() && !parents.is_here()
+            });
+            !before && own.is_here() && !parents.is_here() && grandchild && own.is_here()
+        }));
+        assert!(parents.is_here());
+    }
+
+    #[test]
+    fn flt_010_a_child_does_not_have_its_parents_word() {
+        let word = word_of_this_process().unwrap();
+        word.store(7, Ordering::Relaxed);
+        let here = std::ptr::from_ref(word).expose_provenance() as u64;
+        let found = || crate::local_memory::kernel::word_at(std::process::id().cast_signed(), here).ok();
+        assert_eq!(found(), Some(7));
+        assert!(in_a_child(|| found().is_none()));
+        let other = word_of_this_process().unwrap();
+        assert!(std::ptr::from_ref(other).addr().abs_diff(here as usize) > 1 << 16, "not at a random address");
+    }
+
+    #[test]
+    fn flt_010_a_child_has_a_value_of_its_own_and_waits_for_no_lock_of_its_parents() {
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
+        assert!(VALUE.get().is_none());
+        let value = VALUE.get_or_make().unwrap();
+        let mut locked = value.lock().unwrap();
+        *locked = 7;
+        assert!(in_a_child(|| {
+            let none = VALUE.get().is_none();
+            let own = VALUE.get_or_make().unwrap();
+            none && *own.lock().unwrap() == 0 && std::ptr::eq(VALUE.get().unwrap(), own)
+        }));
+        drop(locked);
+        assert_eq!(*VALUE.get().unwrap().lock().unwrap(), 7);
+        assert!(std::ptr::eq(VALUE.get_or_make().unwrap(), value));
+    }
+
+    #[test]
+    fn flt_010_a_child_waits_for_no_lock_that_it_inherited() {
+        let lock = ProcessMutex::new(3);
+        let held = lock.lock().unwrap();
+        assert!(in_a_child(|| lock.lock().is_none()));
+        drop(held);
+        assert_eq!(*lock.lock().unwrap(), 3);
+    }
+
+    #[test]
+    fn threads_of_one_process_have_the_same_value() {
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| *VALUE.get_or_make().unwrap().lock().unwrap() += 1);
+            }
+        });
+        assert_eq!(*VALUE.get().unwrap().lock().unwrap(), 8);
+    }
+}

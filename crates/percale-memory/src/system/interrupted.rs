@@ -1,0 +1,42 @@
+//! System calls that a signal interrupts.
+
+use rustix::io::Errno;
+
+/// The maximum number of repetitions of a call that is interrupted each time. Signals that arrive faster than that are not expected to end.
+const MOST: u32 = 1000;
+
+/// Makes a system call, and repeats it while a signal interrupts it. For calls that change nothing when they are interrupted. A call that is
+/// interrupted for ever, which a sandbox may cause, fails in the end.
+///
+/// # Errors
+/// The error of the call.
+#[inline(always)]
+pub fn uninterrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for _ in 0..MOST {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+    call()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_made_again_until_it_says_something_else() {
+        for (interrupted, last) in [(0, Ok(7)), (5, Ok(7)), (5, Err(Errno::NOSPC)), (u32::MAX, Err(Errno::INTR))] {
+            let mut left = interrupted;
+            let result = uninterrupted(|| {
+                if left == 0 {
+                    return last;
+                }
+                left -= 1;
+                Err(Errno::INTR)
+            });
+            assert_eq!(result, last);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Sockets that a forked child does not keep.
+//!
+//! A child inherits descriptors. A connection would therefore stay open after its process has exited or executed another program, as long as
+//! any child of that process lives, and its peer would wait; a listener would keep its port. So each child, before `fork` returns in it, has
+//! the descriptors of these sockets replaced by that of an unconnected socket. Their numbers stay taken: a value that the child drops closes
+//! nothing that the child opened.
+//!
+//! Invariants:
+//! 1. The table of a process holds the open descriptors of its [`ProcessSocket`]s, and no other: a socket is opened and entered, and taken out
+//!    and closed, under the lock of the table.
+//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1 states. The handlers are
+//!    registered before the first socket is opened, and without the lock.
+//! 3. A child has a table of its own. It never waits for the lock of its parent's, which another thread may have held.
+//!
+//! No user code runs under the lock, and no call that blocks. `posix_spawn` and `vfork` run no such handlers and need none: what they
+//! make executes another program, which closes these sockets. A child that the `clone` system call makes keeps them. A signal handler must not
+//! fork: it may have interrupted a thread that holds the lock, as of the C library's own locks.
+
+#![expect(unsafe_code, reason = "handlers of fork, and descriptors by number; each block states its own reason")]
+
+use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::system::forked::PerProcess;
+
+/// A socket with a descriptor that a forked child does not keep.
+#[derive(Debug)]
+pub struct ProcessSocket(ManuallyDrop<OwnedFd>);
+
+impl ProcessSocket {
+    /// Calls `open`, which makes a socket and does not block.
+    ///
+    /// # Errors
+    /// The errors of `open`.
+    #[inline]
+    pub fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
+        Self::accept(|| open().map(|socket| (socket, ()))).map(|(socket, ())| socket)
+    }
+
+    /// Like [`open`](Self::open), but for a call that returns a socket and something else.
+    ///
+    /// # Errors
+    /// The errors of `accept`.
+    #[inline]
+    pub fn accept<T, E>(accept: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
+        let mut table = table();
+        let (socket, other) = accept()?;
+        if let Some(table) = &mut table {
+            table.enter(socket.as_raw_fd());
+        }
+        Ok((Self(ManuallyDrop::new(socket)), other))
+    }
+
+    /// A second descriptor of the same socket.
+    ///
+    /// # Errors
+    /// The errors of `fcntl`.
+    pub fn try_clone(&self) -> std::io::Result<Self> {
+        Self::open(|| self.0.try_clone())
+    }
+}
+
+#[cfg(any(test, fuzzing, feature = "testing"))]
+impl From<OwnedFd> for ProcessSocket {
+    #[inline]
+    fn from(socket: OwnedFd) -> Self {
+        let opened = Self::open(|| Ok::<_, std::convert::Infallible>(socket));
+        opened.unwrap_or_else(|never| match never {})
+    }
+}
+
+impl Drop for ProcessSocket {
+    fn drop(&mut self) {
+        let mut table = TABLE.get().map(lock);
+        if let Some(table) = &mut table {
+            table.leave(self.0.as_raw_fd());
+        }
+        // SAFETY: the value is being dropped, so this is the last use of the field. It is closed under the lock: a fork in between would
+        // replace a descriptor that another thread has opened with this number.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl AsFd for ProcessSocket {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for ProcessSocket {
+    #[inline]
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// The sockets of this process.
+static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
+
+/// Handlers of forks are registered.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// The lock of a thread that forks.
+static FORKING: Forking = Forking { thread: AtomicI32::new(0), held: UnsafeCell::new(None) };
+
+struct Forking {
+    /// The thread that holds the lock below; 0: none does.
+    thread: AtomicI32,
+    held: UnsafeCell<Option<MutexGuard<'static, Table>>>,
+}
+
+// SAFETY: `held` is used by the handlers of fork alone, in the thread that holds the lock of the table.
+unsafe impl Sync for Forking {}
+
+fn lock(table: &'static Mutex<Table>) -> MutexGuard<'static, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The table of this process, locked. `None` if memory has run out: then children keep what is opened now.
+fn table() -> Option<MutexGuard<'static, Table>> {
+    if !WATCHED.load(Ordering::Acquire) {
+        // SAFETY: the functions may be called at any fork, for as long as this library is loaded; glibc forgets them after that. Threads that
+        // come here at once may register them twice, which they allow for.
+        let error = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        WATCHED.store(error == 0, Ordering::Release);
+    }
+    TABLE.get_or_make().ok().map(lock)
+}
+
+/// A set of descriptors, one bit each.
+#[derive(Default)]
+struct Table {
+    words: Vec<u64>,
+    /// How many there are.
+    count: usize,
+    /// An unconnected socket, while there are any: what a child's descriptors name. In a child it might be too late to open one.
+    spare: Option<OwnedFd>,
+}
+
+impl Table {
+    fn enter(&mut self, socket: RawFd) {
+        if self.spare.is_none() {
+            self.spare =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();
+        }
+        let (word, bit) = place(socket);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= bit;
+        self.count += 1;
+    }
+
+    fn leave(&mut self, socket: RawFd) {
+        let (word, bit) = place(socket);
+        // A child drops what is in no table of its own.
+        if let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) {
+            *word &= !bit;
+            self.count -= 1;
+            if self.count == 0 {
+                self.spare = None;
+            }
+        }
+    }
+
+    /// Replaces the sockets of the table in this process, a forked child. Allocates and frees nothing.
+    fn replace(&self) {
+        let Some(spare) = &self.spare else { return };
+        for (index, word) in self.words.iter().enumerate() {
+            let mut bits = *word;
+            while bits != 0 {
+                let socket = RawFd::try_from(index * 64).unwrap_or(RawFd::MAX) | bits.trailing_zeros().cast_signed();
+                bits &= bits - 1;
+                // SAFETY: closes a descriptor of the table, and opens another one under its number.
+                let replaced = unsafe { libc::dup3(spare.as_raw_fd(), socket, libc::O_CLOEXEC) };
+                if replaced < 0 {
+                    // The number is beyond a limit that was lowered since; nothing else gets it while that is so.
+                    // SAFETY: a descriptor of the table. Its owner in this process is about to find it closed, which it ignores.
+                    unsafe { libc::close(socket) };
+                }
+            }
+        }
+    }
+}
+
+/// Where the table keeps a descriptor.
+fn place(socket: RawFd) -> (usize, u64) {
+    let number = socket.unsigned_abs() as usize;
+    (number / 64, 1 << (number % 64))
+}
+
+fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+extern "C" fn before_fork() {
+    if FORKING.thread.load(Ordering::Relaxed) == this_thread() {
+        return; // Registered twice.
+    }
+    let Some(table) = TABLE.get() else { return };
+    let held = lock(table);
+    FORKING.thread.store(this_thread(), Ordering::Relaxed);
+    // SAFETY: this thread holds the lock, and no other thread uses the field.
+    unsafe { *FORKING.held.get() = Some(held) };
+}
+
+/// Takes what `thread` took in [`before_fork`]. In the child that is the table of the parent.
+fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
+    if FORKING.thread.load(Ordering::Relaxed) != thread {
+        return None;
+    }
+    // SAFETY: the thread took the lock, and no other thread uses the field.
+    let held = unsafe { (*FORKING.held.get()).take() };
+    FORKING.thread.store(0, Ordering::Relaxed);
+    held
+}
+
+extern "C" fn in_parent() {
+    drop(taken(this_thread()));
+}
+
+extern "C" fn in_child() {
+    // The child's only thread is a copy of the one that forked, under another number.
+    if let Some(table) = taken(FORKING.thread.load(Ordering::Relaxed)) {
+        table.replace();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::forked::in_a_child;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::net::socketpair;
+
+    fn pair() -> (ProcessSocket, OwnedFd) {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        (a.into(), b)
+    }
+
+    fn is_connected(socket: BorrowedFd<'_>) -> bool {
+        rustix::net::getpeername(socket).is_ok()
+    }
+
+    /// Returns whether the other end of it is closed now or soon: children of other tests may be about to replace it.
+    fn ends_soon(socket: &OwnedFd) -> bool {
+        let soon = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
+        poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&soon)).unwrap() == 1
+    }
+
+    #[test]
+    fn flt_002_a_forked_child_does_not_keep_a_connection_open() {
+        let (ours, theirs) = pair();
+        let (start, started) = rustix::pipe::pipe().unwrap();
+        // SAFETY: the child waits for the end of the pipe, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(started);
+            rustix::io::read(&start, &mut [0; 1]).ok();
+            // SAFETY: ends this process and nothing else.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(is_connected(ours.as_fd()));
+        drop(ours);
+        assert!(ends_soon(&theirs), "the child keeps it");
+        drop(started);
+        // SAFETY: the child is this test's own; the null pointer asks for no status.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    }
+
+    #[test]
+    fn flt_010_what_a_child_drops_closes_nothing_of_its_own() {
+        let (ours, _theirs) = pair();
+        let (second, _) = pair();
+        let mut inherited = Some(ours);
+        assert!(in_a_child(|| {
+            let number = inherited.as_ref().unwrap().as_raw_fd();
+            let replaced = !is_connected(inherited.as_ref().unwrap().as_fd()) && !is_connected(second.as_fd());
+            let (own, _other) = pair();
+            let is_other = own.as_raw_fd() != number;
+            drop(inherited.take());
+            let in_grandchild = in_a_child(|| !is_connected(own.as_fd()));
+            replaced && is_other && is_connected(own.as_fd()) && in_grandchild
+        }));
+        assert!(is_connected(inherited.unwrap().as_fd()));
+    }
+
+    #[test]
+    fn flt_010_a_child_without_free_descriptors_keeps_no_connection_either() {
+        let (ours, _theirs) = pair();
+        let (second, _others) = pair();
+        let is_open = |socket: &ProcessSocket| rustix::io::fcntl_getfd(socket).is_ok();
+        assert!(in_a_child(|| {
+            let (own, _other) = pair();
+            let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+            let full = rustix::process::Rlimit { current: Some(own.as_raw_fd() as u64 + 1), maximum };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, full).unwrap();
+            while rustix::io::dup(&own).map(std::mem::forget).is_ok() {}
+            in_a_child(|| is_open(&own) && !is_connected(own.as_fd()))
+        }));
+        assert!(is_open(&ours) && is_connected(second.as_fd()));
+    }
+
+    #[test]
+    fn flt_010_a_child_of_clone_waits_for_no_lock_of_its_parents() {
+        let (ours, _theirs) = pair();
+        let held = table().unwrap();
+        // SAFETY: as fork, but for the handlers; the child opens and closes sockets, and ends.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+        if child == 0 {
+            let (own, _others) = pair();
+            let is_good = is_connected(own.as_fd());
+            drop((own, ours));
+            // SAFETY: ends this process and nothing else.
+            unsafe { libc::_exit(i32::from(!is_good)) };
+        }
+        drop(held);
+        let mut status = 0;
+        // SAFETY: the child is this test's own; the call writes one integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn forks_and_openings_of_many_threads_do_not_meet() {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let (ours, theirs) = pair();
+                        assert!(is_connected(ours.as_fd()));
+                        drop(ours);
+                        assert!(ends_soon(&theirs), "a child keeps it");
+                    }
+                });
+            }
+            for _ in 0..20 {
+                let (ours, _theirs) = pair();
+                assert!(in_a_child(|| !is_connected(ours.as_fd())));
+            }
+        });
+    }
+}

@@ -1,0 +1,545 @@
+//! How long a waiting thread looks for progress before it sleeps.
+//!
+//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiting thread looks
+//! before it sleeps:
+//! 1. It looks `LOOKS` times without a system call (2.3 µs with one idle peer): two processes that have a processor each answer
+//!    within that time.
+//! 2. Then it calls `sched_yield` before each look, for at most `BUDGET`: while no other thread wants the processor, these looks
+//!    take time from no thread.
+//! 3. But after a few late yields in a row (`LATES`) it sleeps at once if the peer heard of last runs on the same processor. A
+//!    late yield let other threads run, so there are more threads than processors, and every further yield is a turn for which the
+//!    thread that has something to do must wait; a wake-up from the same processor is cheap. A wake-up from another processor is
+//!    not cheap: then the thread goes on yielding, for `CROWDED_BUDGET` at most, which also keeps its processor awake.
+//!
+//! A thread with a late yield is *crowded*: its next `MEMORY` waits yield from their first failed look on, because looks without
+//! a yield would take the processor from the threads that it waits for, and one more late yield is enough to sleep. Each wait
+//! that yields, but has no late yield, reduces this count, so a thread that is alone again looks again without yielding.
+//!
+//! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other threads), so an
+//! idle waiting thread takes no processor time.
+//!
+//! A yield is late if it takes `LATE` and the kernel has counted that the thread lost its processor. The time alone is not enough: a yield of a
+//! program that computes between two looks takes as long because the kernel's code is not in the cache. (HPCC's MPIRandomAccess on two ranks and two
+//! processors: 1.40 s with the time alone, 1.17 s with both.)
+//!
+//! # Why these numbers
+//! Measured by the example `token_ring` of percale-conformance: the hop of a ring of 16 processes on two processors, beside that of
+//! two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where a wake-up of the other processor takes the waking thread
+//! 12 µs, and the woken thread 20 to 40 µs, idle or not:
+//! * sleeping after two late yields, wherever the peer runs, took 20 µs a hop; with the sleepers chosen at random, 5.5 to 6 µs;
+//!   yielding for 80 to 150 µs and then sleeping, 4.5 to 5 µs (a turn among eight costs 1.06 µs, four of them are waited for);
+//! * checking on which processor the peer runs: 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with 250, 3.2 to
+//!   4.3 µs with 100, 5 to 10 µs with 80, because a round then takes longer than that and all threads sleep.
+//! * On another machine, with processors that wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
+//! * Between one and four for `LATES` the ring shows no difference beyond its noise. Two, so that a pair that shares its
+//!   processor with a third process still has a turn to answer in.
+//! * `LATE` lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process that
+//!   yields back at once (1.17 µs at the 10th).
+//! * `MEMORY`: 16 and 64 waits gave the same results.
+//!
+//! # Threads that poll
+//! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the message that it
+//! polls for may come from a process that waits for this processor. So reads that find nothing are counted ([`InVain`]), and now
+//! and then the caller offers the processor ([`offer`]), holding no lock: after `READS` looks without a result, and while the
+//! thread is crowded from the second such read on (the first one after a message is that of a client that reads until nothing is
+//! left, not of one that waits). Late yields make it crowded, prompt ones end that, as above. Many clients yield by themselves between two
+//! reads, as Open MPI does, or compute: then the others have had their turn, and a crowded thread offers at every
+//! `ELSEWHERE_READS`th read only ([`begins`]).
+//! Four ranks of HPCC on two processors took 19.3 s with an offer at every read, and take 16.4 (shared memory).
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use super::thread::lost_processor;
+
+/// Time spent yielding before a sleep.
+pub const BUDGET: Duration = Duration::from_micros(50);
+
+/// Time spent yielding before a sleep if there are more threads than processors.
+const CROWDED_BUDGET: Duration = Duration::from_micros(150);
+
+/// Looks before the first yield.
+const LOOKS: u32 = 100;
+
+/// A yield that takes at least this long may have let another thread run. Whether it did, the kernel knows ([`lost_processor`]).
+const LATE: Duration = Duration::from_nanos(700);
+
+/// Late yields in a row before a sleep.
+const LATES: u32 = 2;
+
+/// Waits for which a late yield is remembered.
+const MEMORY: u32 = 32;
+
+/// Looks without a result of a polling thread before it offers its processor (20 µs with one idle peer).
+const READS: u32 = 512;
+
+/// Reads without a result before a crowded thread offers its processor.
+const CROWDED_READS: u32 = 2;
+
+/// Reads without a result before a crowded thread offers its processor although it was elsewhere between them: if it computed, and did not
+/// yield, the others had no turn.
+const ELSEWHERE_READS: u32 = 8;
+
+thread_local! {
+    /// How many more of this thread's waits begin with a yield.
+    static CROWDED: Cell<u32> = const { Cell::new(0) };
+    /// [`lost_processor`] at the last late yield.
+    static LOST: Cell<Option<u64>> = const { Cell::new(None) };
+    /// If set, no yield of this thread counts as late.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// While it is crowded: when its last read that found nothing was over, with the offer that it may have made.
+    static WAS_HERE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether it was elsewhere since then. See [`begins`].
+    static ELSEWHERE: Cell<bool> = const { Cell::new(false) };
+    /// Reads of this thread from queues that several endpoints report to.
+    static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
+}
+
+/// Whether this thread shares its processors with others that want them: its last yields let others run.
+#[inline]
+pub fn is_crowded() -> bool {
+    CROWDED.get() > 0
+}
+
+/// Reads in a row that found nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct InVain {
+    reads: u32,
+    looks: u32,
+}
+
+impl InVain {
+    /// No reads so far.
+    pub const NONE: Self = Self { reads: 0, looks: 0 };
+
+    /// Notes that a read found nothing, and cost as much time as `looks` looks at a ring. Returns whether the caller is to
+    /// [`offer`] the processor.
+    #[inline]
+    pub fn is_offer_due(&mut self, looks: u32) -> bool {
+        (self.reads, self.looks) = (self.reads + 1, self.looks + looks);
+        let is_due =
+            self.looks >= READS || (self.reads >= CROWDED_READS && is_crowded() && is_offer_due_among_many(self.reads));
+        if is_due {
+            (self.reads, self.looks) = (CROWDED_READS - 1, 0);
+        }
+        is_due
+    }
+}
+
+/// Notes that a crowded thread begins a read, to find out whether it was elsewhere since its last read that found nothing: for as long as a late
+/// yield takes it did something else, that is it yielded to others by itself, or computed.
+#[cold]
+pub fn begins() {
+    begins_at(Instant::now());
+}
+
+fn begins_at(now: Instant) {
+    ELSEWHERE.set(WAS_HERE.get().is_some_and(|last| now.duration_since(last) >= LATE));
+}
+
+/// Whether a crowded thread that found nothing `reads` times is to offer its processor: seldom if it was elsewhere.
+#[cold]
+fn is_offer_due_among_many(reads: u32) -> bool {
+    let was_elsewhere = ELSEWHERE.replace(false);
+    if was_elsewhere {
+        WAS_HERE.set(Some(Instant::now()));
+    }
+    !was_elsewhere || reads >= ELSEWHERE_READS
+}
+
+/// Offers the processor to other threads, and notes whether one took it.
+#[inline(never)]
+pub fn offer() {
+    offer_in(&mut Real);
+}
+
+/// Whether a yield that took this long let another thread run. A yield can also take long because the kernel's code was not in the cache.
+fn others_ran(world: &mut impl World, took: Duration) -> bool {
+    took >= LATE && !ALONE.get() && world.lost_processor()
+}
+
+fn offer_in(world: &mut impl World) {
+    let before = world.now();
+    world.yield_now();
+    let after = world.now();
+    if others_ran(world, after.duration_since(before)) {
+        CROWDED.set(MEMORY);
+    } else {
+        CROWDED.set(CROWDED.get().saturating_sub(1));
+    }
+    WAS_HERE.set(Some(after));
+}
+
+/// For programs that count instructions: no yield of this thread counts as one that let other threads run. Under valgrind every
+/// yield is late.
+#[doc(hidden)]
+#[inline]
+pub fn assume_alone() {
+    ALONE.set(true);
+}
+
+/// Counts a round of progress that found nothing, and now and then offers the processor to other threads. For an application's own
+/// loop that drives endpoints by `Endpoint::progress`; `Endpoint::poll` does
+/// the same by itself. The more often other threads take the processor, the sooner it is offered.
+#[inline]
+pub fn offer_when_idle() {
+    let mut in_vain = READS_IN_VAIN.get();
+    let is_due = in_vain.is_offer_due(PROGRESS_LOOKS);
+    READS_IN_VAIN.set(in_vain);
+    if is_due {
+        offer();
+    }
+}
+
+/// Notes that a read found something, which restarts the count of reads that find nothing.
+#[inline]
+pub fn found() {
+    READS_IN_VAIN.set(InVain::NONE);
+}
+
+/// The number of looks that a round of progress counts as.
+pub const PROGRESS_LOOKS: u32 = 4;
+
+/// The next step of a waiting thread that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Look again.
+    Again,
+    /// Sleep.
+    Sleep,
+    /// The deadline has passed.
+    Late,
+}
+
+/// The clock and the scheduler; tests have their own.
+trait World {
+    fn now(&mut self) -> Instant;
+    fn yield_now(&mut self);
+    /// Whether another thread got this one's processor since the last call; true if that is not known.
+    fn lost_processor(&mut self) -> bool;
+}
+
+struct Real;
+
+impl World for Real {
+    fn now(&mut self) -> Instant {
+        Instant::now()
+    }
+
+    fn yield_now(&mut self) {
+        std::thread::yield_now();
+    }
+
+    fn lost_processor(&mut self) -> bool {
+        let count = lost_processor();
+        count.is_none() || LOST.replace(count) != count
+    }
+}
+
+/// One wait.
+#[derive(Debug)]
+pub struct Budget {
+    looks: u32,
+    /// Late yields in a row.
+    lates: u32,
+    /// The first yield, or the first one since the last sleep.
+    since: Option<Instant>,
+}
+
+impl Budget {
+    /// Starts a wait.
+    #[inline]
+    #[expect(clippy::new_without_default, reason = "it depends on what the thread has seen")]
+    pub fn new() -> Self {
+        let (looks, lates) = if CROWDED.get() > 0 { (LOOKS, LATES - 1) } else { (0, 0) };
+        Self { looks, lates, since: None }
+    }
+
+    /// Notes that a look found nothing, and returns the next step. `near` returns whether the peer that will probably end the wait
+    /// runs on this processor; only a crowded thread calls it.
+    #[inline]
+    pub fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
+        if self.looks < LOOKS {
+            self.looks += 1;
+            std::hint::spin_loop();
+            // A deadline that has passed is noticed at once; reading the clock every time would slow the looks down.
+            if self.looks == 1 && deadline.is_some_and(|at| Instant::now() >= at) {
+                return Step::Late;
+            }
+            return Step::Again;
+        }
+        self.step_aside(deadline, near, &mut Real)
+    }
+
+    #[inline(never)]
+    fn step_aside(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool, world: &mut impl World) -> Step {
+        let before = world.now();
+        if deadline.is_some_and(|at| before >= at) {
+            return Step::Late;
+        }
+        let since = *self.since.get_or_insert_with(|| {
+            CROWDED.set(CROWDED.get().saturating_sub(1));
+            before
+        });
+        let budget = if CROWDED.get() > 0 { CROWDED_BUDGET } else { BUDGET };
+        if before.duration_since(since) >= budget || (self.lates >= LATES && near()) {
+            return Step::Sleep;
+        }
+        world.yield_now();
+        let took = world.now().duration_since(before);
+        if others_ran(world, took) {
+            self.lates += 1;
+            CROWDED.set(MEMORY);
+        } else {
+            self.lates = 0;
+        }
+        Step::Again
+    }
+
+    /// Notes that the thread slept: it looks again before it sleeps again, but only briefly if other threads want the processor.
+    #[inline]
+    pub fn rest(&mut self) {
+        (self.looks, self.lates) = (LOOKS, LATES - 1);
+        self.since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Yields that take the same time each.
+    struct Fake {
+        now: Instant,
+        a_yield: Duration,
+        yields: u32,
+        /// No other thread ran during late yields.
+        undisturbed: bool,
+    }
+
+    impl Fake {
+        fn new(a_yield: Duration) -> Self {
+            Self { now: Instant::now(), a_yield, yields: 0, undisturbed: false }
+        }
+
+        /// Waits without a result for a peer on this processor, without the looks; returns the number of yields before the sleep.
+        fn yields_of(&mut self, wait: &mut Budget) -> u32 {
+            self.yields_for(wait, true)
+        }
+
+        fn yields_for(&mut self, wait: &mut Budget, near: bool) -> u32 {
+            let before = self.yields;
+            for _ in 0..1000 {
+                match wait.step_aside(None, || near, self) {
+                    Step::Again => {}
+                    Step::Sleep => return self.yields - before,
+                    Step::Late => panic!("there is no deadline"),
+                }
+            }
+            panic!("it never sleeps");
+        }
+    }
+
+    impl World for Fake {
+        fn now(&mut self) -> Instant {
+            self.now
+        }
+
+        fn yield_now(&mut self) {
+            self.now += self.a_yield;
+            self.yields += 1;
+        }
+
+        fn lost_processor(&mut self) -> bool {
+            !self.undisturbed
+        }
+    }
+
+    const PROMPT: Duration = Duration::from_nanos(500);
+
+    /// The looks of a wait before its first yield.
+    fn looks() -> u32 {
+        LOOKS - Budget::new().looks
+    }
+
+    /// A `near` that must not be called.
+    fn unasked() -> bool {
+        panic!("only who is crowded asks");
+    }
+
+    #[test]
+    fn a_waiter_that_is_alone_looks_then_yields_for_its_budget_then_sleeps() {
+        CROWDED.set(0);
+        let mut wait = Budget::new();
+        for _ in 0..LOOKS {
+            assert_eq!(wait.step(None, unasked), Step::Again);
+            assert_eq!(wait.since, None, "no yield yet");
+        }
+        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100);
+        assert_eq!(looks(), LOOKS, "nobody else was there");
+    }
+
+    #[test]
+    fn a_waiter_among_many_sleeps_after_few_yields_and_remembers() {
+        CROWDED.set(0);
+        let mut many = Fake::new(LATE);
+        assert_eq!(many.yields_of(&mut Budget::new()), LATES);
+        assert_eq!(looks(), 0, "the next wait yields at once");
+        assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
+        // Long turns of other threads are no reason to take fewer.
+        CROWDED.set(0);
+        assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
+    }
+
+    #[test]
+    fn a_waiter_among_many_whose_peer_is_elsewhere_stays_for_a_while() {
+        CROWDED.set(0);
+        let mut many = Fake::new(Duration::from_micros(3));
+        assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
+        // The other threads sleep: this one has its processor to itself, and keeps it awake.
+        assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
+    }
+
+    #[test]
+    fn who_has_the_processor_to_itself_again_stays() {
+        CROWDED.set(0);
+        let mut wait = Budget::new();
+        let mut many = Fake::new(LATE);
+        for _ in 1..LATES {
+            assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again);
+        }
+        many.a_yield = PROMPT;
+        assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again, "the others sleep");
+        assert_eq!(wait.lates, 0);
+        many.a_yield = LATE;
+        assert_eq!(many.yields_of(&mut wait), LATES, "it bears others anew");
+    }
+
+    #[test]
+    fn being_crowded_is_forgotten_by_waits_without_late_yields() {
+        CROWDED.set(0);
+        Fake::new(LATE).yields_of(&mut Budget::new());
+        let mut alone = Fake::new(PROMPT);
+        for _ in 0..MEMORY {
+            assert_eq!(looks(), 0);
+            alone.yields_of(&mut Budget::new());
+        }
+        assert_eq!(looks(), LOOKS);
+        // A wait that needs no yield changes the count in neither direction.
+        CROWDED.set(3);
+        assert_eq!(looks(), 0);
+        assert_eq!(CROWDED.get(), 3);
+    }
+
+    #[test]
+    fn after_a_sleep_one_late_yield_is_enough() {
+        CROWDED.set(0);
+        let mut many = Fake::new(LATE);
+        let mut wait = Budget::new();
+        many.yields_of(&mut wait);
+        wait.rest();
+        assert_eq!(many.yields_of(&mut wait), 1);
+        CROWDED.set(0);
+        wait.rest();
+        assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "alone, it has its budget again");
+    }
+
+    #[test]
+    fn deadlines_are_seen_at_the_first_look_and_before_every_yield() {
+        CROWDED.set(0);
+        let mut world = Fake::new(PROMPT);
+        assert_eq!(Budget::new().step(Some(world.now), unasked), Step::Late, "passed already");
+        let deadline = Some(world.now + 3 * PROMPT);
+        let mut wait = Budget::new();
+        while wait.step_aside(deadline, unasked, &mut world) == Step::Again {}
+        assert_eq!(world.yields, 3);
+        assert_eq!(wait.step_aside(deadline, unasked, &mut world), Step::Late);
+    }
+
+    #[test]
+    fn a_thread_that_polls_offers_its_processor_after_many_looks_in_vain() {
+        CROWDED.set(0);
+        let mut in_vain = InVain::NONE;
+        for _ in 0..3 {
+            for _ in 0..READS / 4 - 1 {
+                assert!(!in_vain.is_offer_due(4));
+            }
+            assert!(in_vain.is_offer_due(4));
+        }
+    }
+
+    #[test]
+    fn a_crowded_thread_that_polls_offers_from_the_second_read_in_vain_on() {
+        CROWDED.set(MEMORY);
+        let mut in_vain = InVain::NONE;
+        assert!(!in_vain.is_offer_due(16), "it may have read until nothing was left");
+        assert!(in_vain.is_offer_due(16));
+        assert!(in_vain.is_offer_due(16));
+        CROWDED.set(0);
+        assert!(!in_vain.is_offer_due(16), "the others are gone");
+    }
+
+    #[test]
+    fn a_crowded_thread_that_yields_by_itself_offers_seldom() {
+        CROWDED.set(0);
+        let mut in_vain = InVain::NONE;
+        let mut offers = |elsewhere: Duration| {
+            let mut offers = 0;
+            for _ in 0..READS {
+                let mut world = Fake::new(LATE);
+                offer_in(&mut world);
+                begins_at(world.now + elsewhere);
+                offers += u32::from(in_vain.is_offer_due(4));
+            }
+            offers
+        };
+        assert_eq!(offers(LATE), READS / (ELSEWHERE_READS - 1));
+        assert!(offers(LATE / 2) >= READS - 1, "it spins");
+    }
+
+    #[test]
+    fn offers_that_others_take_make_a_thread_crowded_and_prompt_ones_end_that() {
+        CROWDED.set(0);
+        offer_in(&mut Fake::new(PROMPT));
+        assert!(!is_crowded());
+        offer_in(&mut Fake::new(LATE));
+        let mut prompt = Fake::new(PROMPT);
+        for _ in 0..MEMORY {
+            assert!(is_crowded());
+            offer_in(&mut prompt);
+        }
+        assert!(!is_crowded());
+    }
+
+    #[test]
+    fn a_late_yield_in_which_no_other_thread_ran_makes_no_thread_crowded() {
+        CROWDED.set(0);
+        let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
+        offer_in(&mut slow);
+        assert!(!is_crowded(), "an offer");
+        slow.yields_of(&mut Budget::new());
+        assert!(!is_crowded(), "a wait");
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_its_processor_notices_that_it_lost_it() {
+        // Two threads with one processor: each yield of one lets the other run.
+        let processors = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|at| processors.is_set(*at)).unwrap());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    rustix::thread::sched_setaffinity(None, &one).unwrap();
+                    let mut lost = 0;
+                    while lost < 3 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        Real.yield_now();
+                        lost += u32::from(lost_processor().is_some() && Real.lost_processor());
+                    }
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,73 @@
+//! Starting threads where address space may be short, pausing, and how often a thread lost its processor.
+
+#![expect(
+    unsafe_code,
+    reason = "maps pages and unmaps them at once, and asks the system; each block states its own reason"
+)]
+
+use std::io;
+use std::ptr::null_mut;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::call::{self, named};
+
+/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
+const THREAD: usize = (2 << 20) + (64 << 10);
+
+/// Starts a thread.
+///
+/// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
+/// unwind. So this first checks that there is room for both; other threads may still take that room meanwhile.
+///
+/// # Errors
+/// The reason why no thread can be started, with advice.
+pub fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    if let Err(error) = find_room(THREAD)
+        && call::errno(&error) == Some(libc::ENOMEM)
+    {
+        return Err(named("mapping the stack of a thread (mmap)")(Errno::NOMEM));
+    }
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        named("starting a thread (clone3)")(errno)
+    })
+}
+
+/// Lets this thread rest for this time, or shorter: a signal ends it, and where the system refuses it, the thread only yields.
+/// (`std::thread::sleep` panics where the system refuses it.)
+pub fn pause(time: Duration) {
+    let time = Timespec::try_from(time).ok();
+    match rustix::event::poll(&mut [], time.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(_) => std::thread::yield_now(),
+    }
+}
+
+/// How often this thread, while it could run, lost its processor to another thread (a yield that lets another run counts). `None` if that
+/// is not known: the system refuses the call, or counts nothing.
+#[inline]
+pub fn lost_processor() -> Option<u64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one such structure, or nothing.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: it consists of integers, which may be 0.
+    let usage = unsafe { usage.assume_init() };
+    u64::try_from(usage.ru_nivcsw).ok().filter(|count| *count > 0)
+}
+
+/// Maps `len` bytes and unmaps them again.
+fn find_room(len: usize) -> io::Result<()> {
+    let start = call::call("mmap", || {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+    })?;
+    call::call("munmap", || {
+        // SAFETY: the range was mapped above and is not used.
+        unsafe { rustix::mm::munmap(start, len) }
+    })
+}

@@ -1,0 +1,297 @@
+//! A table of values with numbers that may leave the code that owns the table.
+//!
+//! A number that is given to a peer, a queue, a handle, another thread or the kernel can come back after its value was removed and
+//! its slot was filled again. An [`Id`] carries the slot and a generation, so a late one finds nothing instead of the new value.
+//!
+//! Invariants:
+//! 1. The only way to a value is an [`Id`] that [`Table::insert`] returned for it, or a word that [`Id::to_wire`] or [`Id::to_u64`] made of one.
+//! 2. No two values that a table ever held have the same [`Id`], until 2³² values have passed through it.
+//! 3. At most [`WIRE_SLOTS`] values are in a table that is used with wire numbers ([`Table::is_full`]); of the generation a wire number carries
+//!    the low 10 bits. So a late wire number is taken for a new one only if it is late by a multiple of 1,024 values of the whole table
+//!    *and* names the same slot. The owner of a table with wire numbers therefore also keeps a value until its answer arrived or
+//!    its connection ended; the generation guards against peers that break this rule.
+//! 4. The two highest bits of a wire number are 0. Where numbers of several tables are sent in one field, these bits identify the table.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+
+use slab::Slab;
+
+/// Bits of a wire number that name the slot.
+const SLOT_BITS: u32 = 20;
+
+/// Bits of a wire number that belong to the generation.
+const GENERATION_BITS: u32 = 10;
+
+/// The maximum number of values in a table with wire numbers, which have 32 bits.
+pub const WIRE_SLOTS: usize = 1 << SLOT_BITS;
+
+/// The number of a value in a [`Table`]: its slot and its generation.
+pub struct Id<T> {
+    slot: u32,
+    /// Not 0, so that an `Option` of a number is as small as the number.
+    generation: NonZeroU32,
+    of: PhantomData<fn() -> T>,
+}
+
+/// The first generation.
+const FIRST: NonZeroU32 = NonZeroU32::MIN;
+
+/// A generation that no value has.
+const NONE: NonZeroU32 = NonZeroU32::MAX;
+
+impl<T> Id<T> {
+    /// The number in 64 bits, for fields that hold a number of any meaning (an application context of the library's own operations).
+    #[inline]
+    pub const fn to_u64(self) -> u64 {
+        (self.generation.get() as u64) << 32 | self.slot as u64
+    }
+
+    /// The reverse of [`to_u64`](Self::to_u64). Any word gives a number; one that no table gave finds nothing.
+    #[inline]
+    pub const fn from_u64(word: u64) -> Self {
+        let generation = match NonZeroU32::new((word >> 32) as u32) {
+            Some(generation) => generation,
+            None => NONE,
+        };
+        Self { slot: word as u32, generation, of: PhantomData }
+    }
+
+    /// The number in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
+    #[inline]
+    pub const fn to_wire(self) -> u32 {
+        (self.generation.get() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot
+    }
+}
+
+// Derived implementations would require the same traits of `T`.
+impl<T> Clone for Id<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Id<T> {}
+impl<T> PartialEq for Id<T> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        (self.slot, self.generation) == (other.slot, other.generation)
+    }
+}
+impl<T> Eq for Id<T> {}
+impl<T> Hash for Id<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.slot, self.generation).hash(state);
+    }
+}
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Values by number. Insertion and removal take constant time; slots are used again, numbers are not.
+pub struct Table<T> {
+    slots: Slab<(NonZeroU32, T)>,
+    /// The generation of the next value.
+    next: NonZeroU32,
+}
+
+impl<T> Default for Table<T> {
+    #[inline]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<T> Table<T> {
+    /// Creates an empty table.
+    #[inline]
+    pub const fn new() -> Self {
+        Self { slots: Slab::new(), next: FIRST }
+    }
+
+    /// Adds a value, and returns its number.
+    #[inline]
+    pub fn insert(&mut self, value: T) -> Id<T> {
+        let generation = self.next;
+        self.next = match NonZeroU32::new(generation.get().wrapping_add(1)) {
+            Some(next) if next != NONE => next,
+            _ => FIRST,
+        };
+        Id { slot: self.slots.insert((generation, value)) as u32, generation, of: PhantomData }
+    }
+
+    /// The number that the next [`insert`](Self::insert) returns.
+    #[inline]
+    pub fn next_id(&self) -> Id<T> {
+        Id { slot: self.slots.vacant_key() as u32, generation: self.next, of: PhantomData }
+    }
+
+    /// The value, unless it was removed.
+    #[inline]
+    pub fn get(&self, id: Id<T>) -> Option<&T> {
+        match self.slots.get(id.slot as usize) {
+            Some((generation, value)) if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Like [`get`](Self::get), but mutable.
+    #[inline]
+    pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        match self.slots.get_mut(id.slot as usize) {
+            Some((generation, value)) if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Removes a value, unless it was removed before.
+    #[inline]
+    pub fn remove(&mut self, id: Id<T>) -> Option<T> {
+        self.get(id)?;
+        Some(self.slots.remove(id.slot as usize).1)
+    }
+
+    /// The number of the value that a frame names, if it is here.
+    #[inline]
+    pub fn find_wire(&self, wire: u32) -> Option<Id<T>> {
+        // The highest bits are compared with the rest.
+        let slot = wire & (WIRE_SLOTS as u32 - 1);
+        let (generation, _) = self.slots.get(slot as usize)?;
+        let id = Id { slot, generation: *generation, of: PhantomData };
+        (id.to_wire() == wire).then_some(id)
+    }
+
+    /// Whether numbers of further values would not fit into 32 bits.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.slots.len() >= WIRE_SLOTS
+    }
+
+    /// Removes the values that `keep` does not accept.
+    #[inline]
+    pub fn retain(&mut self, mut keep: impl FnMut(Id<T>, &mut T) -> bool) {
+        self.slots.retain(|slot, (generation, value)| {
+            keep(Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        });
+    }
+
+    /// The number of values.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are no values.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The values with their numbers, in the order of slots.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        self.slots.iter().map(|(slot, (generation, value))| {
+            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        })
+    }
+
+    /// Like [`iter`](Self::iter), but mutable.
+    #[inline]
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
+        self.slots.iter_mut().map(|(slot, (generation, value))| {
+            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        })
+    }
+
+    /// Frees memory of removed values, as far as no other value lies behind it.
+    #[inline]
+    pub fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
+    }
+}
+
+/// Like [`Table::get`], for numbers of values that are known to be in the table.
+///
+/// # Panics
+/// If the value was removed: a defect of the code that owns the table. Never used for a number that a peer or an application sent.
+impl<T> std::ops::Index<Id<T>> for Table<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, id: Id<T>) -> &T {
+        self.get(id).expect("the value of a number that its owner still holds")
+    }
+}
+
+/// Like [`Index`](std::ops::Index), but mutable.
+impl<T> std::ops::IndexMut<Id<T>> for Table<T> {
+    #[inline]
+    fn index_mut(&mut self, id: Id<T>) -> &mut T {
+        self.get_mut(id).expect("the value of a number that its owner still holds")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Id, Table, WIRE_SLOTS};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn late_numbers_find_nothing() {
+        let mut table = Table::new();
+        let first = table.insert('a');
+        assert_eq!(table.remove(first), Some('a'));
+        let second = table.insert('b');
+        assert_eq!((first.slot, second.slot), (0, 0), "the slot is used again");
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.find_wire(first.to_wire()), None);
+        assert_eq!(table.find_wire(second.to_wire()), Some(second));
+        assert_eq!(Id::<char>::from_u64(second.to_u64()), second);
+        assert_eq!(table[second], 'b');
+    }
+
+    proptest! {
+        /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything (within 1,024 values).
+        #[test]
+        fn agrees_with_a_map(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
+            let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());
+            for (value, (insert, which)) in steps.into_iter().enumerate() {
+                if insert || model.is_empty() {
+                    let next = table.next_id();
+                    let id = table.insert(value);
+                    prop_assert_eq!(id, next);
+                    prop_assert!((id.slot as usize) < WIRE_SLOTS);
+                    prop_assert!(id.to_wire() < 1 << 30);
+                    prop_assert!(model.insert(id, value).is_none());
+                } else {
+                    let nth = which % model.len();
+                    let id = *model.keys().nth(nth).unwrap();
+                    prop_assert_eq!(table.remove(id), model.remove(&id));
+                    gone.push(id);
+                }
+                prop_assert_eq!(table.len(), model.len());
+            }
+            for (id, value) in &model {
+                prop_assert_eq!(table.get(*id), Some(value));
+                prop_assert_eq!(table.find_wire(id.to_wire()), Some(*id));
+                prop_assert_eq!(table.get(Id::from_u64(id.to_u64())), Some(value));
+            }
+            for id in gone {
+                prop_assert_eq!(table.get(id), None);
+                prop_assert_eq!(table.find_wire(id.to_wire()), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Why an operation failed.
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The message was longer than the receive's buffer.
+    #[error("the message was longer than the buffer that it was received into")]
+    Truncated,
+    /// The operation was canceled, or its endpoint was closed.
+    #[error("the operation was cancelled")]
+    Canceled,
+    /// A peek or claim found no such message.
+    #[error("no matching message has arrived")]
+    NoMessage,
+    /// The peer died or closed while the operation was under way.
+    #[error("the peer is gone: its process ended or it closed the connection")]
+    PeerDied,
+    /// The peer closed its endpoint in good order.
+    #[error("the peer closed its endpoint")]
+    Closed,
+    /// There is no connection to the peer.
+    #[error("the peer is not connected")]
+    NotConnected,
+    /// The peer refused the connection: no endpoint listens at its address, or it does not accept this one.
+    #[error("the peer refused the connection")]
+    Refused,
+    /// The peer cannot be reached from here.
+    #[error("there is no route to the peer")]
+    Unreachable,
+    /// The peer did not answer in time.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// The peer violated the protocol of this version.
+    #[error("the peer broke the protocol")]
+    Protocol,
+    /// The operation's memory cannot be read or written.
+    #[error("the operation's memory cannot be read or written")]
+    Fault,
+    /// The access is not allowed.
+    #[error("the access is not allowed")]
+    Denied,
+    /// The target of an atomic operation is not aligned to its size.
+    #[error("the target of an atomic operation is not aligned to its size")]
+    Misaligned,
+    /// The peer did not accept the key.
+    #[error("the peer did not accept the key")]
+    KeyRejected,
+    /// The address is not, or no longer, in the address vector.
+    #[error("the address is not in the address vector")]
+    UnknownAddress,
+    /// The peer, or this process, was out of memory.
+    #[error("out of memory")]
+    NoMemory,
+    /// The peer, or this process, has no descriptors left.
+    #[error("there are no descriptors left")]
+    NoDescriptors,
+    /// A resource of the operation is in use: a window that is still bound, or one that a peer is accessing.
+    #[error("it is in use")]
+    Busy,
+    /// The operation's arguments are invalid: a range outside of its region, a window of the wrong type.
+    #[error("the operation's arguments make no sense")]
+    Invalid,
+    /// The system refused the operation with an error that has no code here.
+    #[error("input or output failed")]
+    Io,
+}
+
+impl ErrorCode {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    #[inline]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Truncated => 265,
+            Self::Canceled => libc::ECANCELED,
+            Self::NoMessage => libc::ENOMSG,
+            Self::PeerDied => libc::ECONNRESET,
+            Self::Closed => libc::ESHUTDOWN,
+            Self::NotConnected => libc::ENOTCONN,
+            Self::Refused => libc::ECONNREFUSED,
+            Self::Unreachable => libc::EHOSTUNREACH,
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::Protocol => libc::EPROTO,
+            Self::Fault => libc::EFAULT,
+            Self::Denied => libc::EACCES,
+            Self::KeyRejected => libc::EKEYREJECTED,
+            Self::Busy => libc::EBUSY,
+            Self::UnknownAddress | Self::Misaligned | Self::Invalid => libc::EINVAL,
+            Self::NoMemory => libc::ENOMEM,
+            Self::NoDescriptors => libc::EMFILE,
+            Self::Io => libc::EIO,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! How an operation is to be done.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// How one operation is to be done and reported (fi_msg(3), fi_tagged(3), fi_cq(3)).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpFlags: u32 {
+        /// Report success in the completion queue. Errors are always reported; the counters count either way.
+        const COMPLETION = 1;
+        /// More operations follow at once: the transport may gather them (FI_MORE).
+        const MORE = 1 << 1;
+        /// Start only after every earlier operation to the same peer has completed (FI_FENCE). Operations of groups are not to a peer:
+        /// fences do not wait for them, and they do not wait for fences.
+        const FENCE = 1 << 2;
+        /// The buffer may be reused when the call returns (FI_INJECT); at most `INJECT_LIMIT` bytes.
+        const INJECT = 1 << 3;
+        /// Complete when the peer's transport has the message (FI_TRANSMIT_COMPLETE). The default.
+        const TRANSMIT_COMPLETE = 1 << 4;
+        /// Complete when the message is in the peer application's buffer (FI_DELIVERY_COMPLETE).
+        const DELIVERY_COMPLETE = 1 << 5;
+        /// Complete when the peer has matched the message with a receive (FI_MATCH_COMPLETE).
+        const MATCH_COMPLETE = 1 << 6;
+        /// The receive takes messages until less than the endpoint's minimum is left of its buffer (FI_MULTI_RECV).
+        const MULTI_RECEIVE = 1 << 7;
+        /// Look whether such a message is here, without receiving it (FI_PEEK).
+        const PEEK = 1 << 8;
+        /// With `PEEK`: keep the message for a later receive with `CLAIM` and the same context (FI_CLAIM).
+        const CLAIM = 1 << 9;
+        /// With `PEEK` or `CLAIM`: throw the message away (FI_DISCARD).
+        const DISCARD = 1 << 10;
+        /// Of a send with `data`: that is the key of a window of the peer's, of type 2 and bound for this endpoint, which the peer
+        /// invalidates before it receives the message (MW-045). The send fails, and is not received, if the key is no such key.
+        const INVALIDATE = 1 << 11;
+        /// Some of the operation's own memory may be a device's (FI_HMEM): the available drivers are asked about each piece.
+        /// Without this flag all of it is host memory, and no driver is asked.
+        const DEVICE = 1 << 12;
+    }
+}

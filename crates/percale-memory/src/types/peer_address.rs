@@ -1,0 +1,64 @@
+//! The number by which operations name a peer.
+
+use std::fmt;
+
+/// A peer, as operations name it: the number that inserting its network address into an address vector returned (libfabric's
+/// `fi_addr_t`). Where the vector reserves bits for receive contexts, the top bits hold the number of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct PeerAddress(pub u64);
+
+impl PeerAddress {
+    /// No particular peer: a receive accepts messages from any peer, or the source of a completion is unknown.
+    pub const UNSPECIFIED: Self = Self(u64::MAX);
+
+    /// Whether this names a peer.
+    #[must_use]
+    #[inline]
+    pub const fn is_specified(self) -> bool {
+        self.0 != u64::MAX
+    }
+
+    /// Receive context `context` of this peer, in a vector that reserves `bits` bits for receive contexts (libfabric's
+    /// `fi_rx_addr`). With 0 bits there is only the peer itself. `None` if `context` does not fit, or `bits` is 64 or
+    /// more.
+    #[must_use]
+    #[inline]
+    pub const fn receive_context(self, context: u64, bits: u32) -> Option<Self> {
+        if bits == 0 {
+            return if context == 0 { Some(self) } else { None };
+        }
+        if bits >= u64::BITS || context >> bits != 0 {
+            return None;
+        }
+        Some(Self((context << (u64::BITS - bits)) | self.0))
+    }
+}
+
+impl Default for PeerAddress {
+    #[inline]
+    fn default() -> Self {
+        Self::UNSPECIFIED
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_specified() { write!(f, "peer {}", self.0) } else { f.write_str("any peer") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn av_051_av_052_a_receive_context_takes_the_top_bits() {
+        let peer = PeerAddress(5);
+        assert_eq!(peer.receive_context(3, 4), Some(PeerAddress((3 << 60) | 5)));
+        assert_eq!(peer.receive_context(16, 4), None);
+        assert_eq!(peer.receive_context(0, 0), Some(peer));
+        assert_eq!(peer.receive_context(1, 0), None);
+        assert_eq!(peer.receive_context(1, 64), None);
+    }
+}
