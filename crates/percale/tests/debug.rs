@@ -17,7 +17,6 @@ const LIMIT: usize = 200;
 /// Folders and files without public types of the API.
 const INTERNAL: &[&str] = &[
     "transport/",
-    "wire/",
     "sync.rs",
     "errands.rs",
     "later.rs",

@@ -145,7 +145,6 @@ const WITHOUT: &[(&str, &str)] = &[
 const INTERNAL: &[&str] = &[
     "transport/",
     "local_memory/bell.rs",
-    "wire/",
     "sync.rs",
     "errands.rs",
     "later.rs",

@@ -2,6 +2,7 @@
 //!
 //! * `call` names the system calls that fail; `interrupted` repeats those that a signal interrupted.
 //! * `forked` distinguishes a process from its forks; `process_socket` is a socket that a fork does not keep.
+//! * `random` gives random bytes.
 //! * `thread` starts threads; `event` is the means by which threads and peers wake each other; `spin` is how long a waiting thread looks
 //!   before it sleeps.
 
@@ -10,5 +11,6 @@ pub mod event;
 pub mod forked;
 pub mod interrupted;
 pub mod process_socket;
+pub mod random;
 pub mod spin;
 pub mod thread;

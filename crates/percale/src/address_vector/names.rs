@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::shared::Shared;
 use crate::system::process_socket::ProcessSocket;
-use crate::wire::hello::random;
+use crate::system::random::random;
 
 /// The common prefix of all socket names.
 const PREFIX: &str = "percale-vector";

@@ -21,8 +21,9 @@ use super::{ConnectError, ConnectTimeouts, listen};
 use crate::later::later;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
+use crate::system::random::random;
 use crate::wire::hello::{
-    Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
+    Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding,
 };
 use crate::wire::why::Why;
 

@@ -22,9 +22,10 @@ use crate::local_memory::kernel;
 use crate::system::forked::{PerProcess, word_of_this_process};
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
+use crate::system::random::random;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Mappings;
-use crate::wire::hello::{Incarnation, Token, random};
+use crate::wire::hello::{Incarnation, Token};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
 

@@ -29,7 +29,8 @@ use crate::local_memory::barrier;
 use crate::local_memory::kernel;
 use crate::system::call::call;
 use crate::system::process_socket::ProcessSocket;
-use crate::wire::hello::{Hello, Incarnation, Token, random};
+use crate::system::random::random;
+use crate::wire::hello::{Hello, Incarnation, Token};
 
 /// Which descriptor of its owner an event is about.
 const TCP: u64 = 0;

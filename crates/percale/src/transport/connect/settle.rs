@@ -7,7 +7,8 @@ use super::mailbox::{Made, Notice, PeerIdentity};
 use super::reactor::{Held, Reactor};
 use super::setup::{Next, Setup, Side, Stage, drain, reason};
 use crate::later::later;
-use crate::wire::hello::{Incarnation, random};
+use crate::system::random::random;
+use crate::wire::hello::Incarnation;
 use crate::wire::why::Why;
 
 /// How long a refusal may take to arrive.

@@ -11,7 +11,7 @@ use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
 use super::window_use::Using;
 use super::wire_pair;
-use crate::wire::hello::random;
+use crate::system::random::random;
 use crate::wire::queue_pair::{End, Gid};
 
 /// What a domain needs of a device: a port that carries traffic, an address of it, and a protection domain.

@@ -31,6 +31,7 @@ pub enum Join {
 impl Join {
     /// Returns the wire representation.
     #[must_use]
+    #[inline]
     pub const fn to_data(self) -> u64 {
         JOIN | match self {
             Self::Ready(number) => number & REST,
@@ -41,6 +42,7 @@ impl Join {
 
     /// Decodes the wire representation. Returns `None` if the value is invalid.
     #[must_use]
+    #[inline]
     pub const fn from_data(data: u64) -> Option<Self> {
         let rest = data & REST;
         match data >> KIND {
@@ -53,6 +55,7 @@ impl Join {
 
     /// A group's name, of a digest: so much of it travels.
     #[must_use]
+    #[inline]
     pub const fn name(digest: u64) -> u64 {
         digest & REST
     }
@@ -61,7 +64,7 @@ impl Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::head::ABORT;
+    use crate::head::ABORT;
 
     #[test]
     fn what_is_said_of_a_join_arrives() {

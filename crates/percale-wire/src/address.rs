@@ -20,6 +20,7 @@ pub struct AddressBytes {
 impl AddressBytes {
     /// The address as it travels.
     #[must_use]
+    #[inline]
     pub fn of(address: SocketAddr) -> Self {
         let (family, ip) = match address.ip() {
             IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),

@@ -21,6 +21,7 @@ pub enum Malformed {
 impl Malformed {
     /// The code that libfabric has for this error (positive), as connecting gives it.
     #[must_use]
+    #[inline]
     pub const fn errno(&self) -> i32 {
         match self {
             Self::Version(_) => libc::ENOPROTOOPT,

@@ -3,17 +3,7 @@
 //! Everything here is little-endian and versioned by the hello. Nothing that a peer sent is trusted: a frame is
 //! parsed into plain values, each checked, and what does not parse ends the connection that it came over.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+#[doc(inline)]
+pub use percale_wire::{address, contexts, control, head, hello, join, located, meeting, queue_pair, why};
 
-pub mod address;
-pub mod contexts;
-pub mod control;
-pub mod head;
-pub mod hello;
-pub mod join;
-pub(crate) mod limits;
-pub mod located;
-mod malformed;
-pub mod meeting;
-pub mod queue_pair;
-pub mod why;
+pub(crate) use percale_wire::limits;

@@ -233,6 +233,7 @@ const CHECK: u32 = 0x7065_7263;
 impl Head {
     /// The head as it travels.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> HeadBytes {
         HeadBytes {
             kind: self.kind as u8,
@@ -248,6 +249,7 @@ impl Head {
 
     /// Parses what travelled; `None` if no percale of this version wrote it.
     #[must_use]
+    #[inline]
     pub fn from_bytes(bytes: &HeadBytes) -> Option<Self> {
         if bytes.check.get() != CHECK || bytes.reserved != [0; 2] {
             return None;

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::address::AddressBytes;
 use super::head::{Flags, Head, Kind};
-use crate::local_memory::volatile::{View, ViewExt as _};
+use percale_memory::local_memory::volatile::{View, ViewExt as _};
 
 /// The most bytes that either side of a connection gives the other with its request, acceptance or rejection.
 pub const DATA_LIMIT: usize = 256;
@@ -33,6 +33,7 @@ pub enum Rejection {
 impl Rejection {
     /// The reason in words.
     #[must_use]
+    #[inline]
     pub const fn text(self) -> &'static str {
         match self {
             Self::Owner => "the listener's owner rejected the request",

@@ -21,6 +21,7 @@ pub struct Contexts {
 impl Contexts {
     /// Returns whether there is a context of this number.
     #[must_use]
+    #[inline]
     pub const fn has(self, number: u16) -> bool {
         match number.checked_sub(FIRST_SENDER) {
             Some(sender) => sender < self.senders,
@@ -31,12 +32,14 @@ impl Contexts {
 
 /// The number of sender `index`, if it can have one.
 #[must_use]
+#[inline]
 pub const fn sender(index: u16) -> Option<u16> {
     if index < FIRST_SENDER { FIRST_SENDER.checked_add(index) } else { None }
 }
 
 /// Returns the context that the sender of this number is the sending half of; `None` if it is no sender.
 #[must_use]
+#[inline]
 pub const fn half_of(number: u16) -> Option<u16> {
     number.checked_sub(FIRST_SENDER)
 }

@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::address::AddressBytes;
 use super::why::Why;
+use percale_memory::system::random::random;
 
 pub use super::malformed::{Malformed, VERSION};
 
@@ -53,13 +54,6 @@ impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Incarnation({self})")
     }
-}
-
-/// Random bytes.
-pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
-    Ok(bytes)
 }
 
 /// Names one connection: made by the side that accepts it, presented at the meeting, and named by a reset.
@@ -151,12 +145,14 @@ pub struct Place {
 impl Place {
     /// Returns whether both are on one running kernel.
     #[must_use]
+    #[inline]
     pub fn same_host(&self, other: &Self) -> bool {
         self.boot == other.boot && self.boot != [0; 16]
     }
 
     /// Returns whether both are on one running kernel and in one network namespace.
     #[must_use]
+    #[inline]
     pub fn same_network(&self, other: &Self) -> bool {
         self.same_host(other) && self.namespace == other.namespace && self.namespace != (0, 0)
     }
@@ -190,24 +186,28 @@ pub struct Hello {
 impl HelloBytes {
     /// Which context of the called address is wanted; any number may be.
     #[must_use]
+    #[inline]
     pub const fn wanted(&self) -> u16 {
         self.wanted.get()
     }
 
     /// Returns whether both sides of a call have the same address for it.
     #[must_use]
+    #[inline]
     pub fn same_call(&self, other: &Self) -> bool {
         self.called.as_bytes() == other.called.as_bytes()
     }
 
     /// What makes the call different from all others.
     #[must_use]
+    #[inline]
     pub const fn nonce(&self) -> &[u8; 32] {
         &self.nonce
     }
 
     /// Returns whether it only asks about a connection.
     #[must_use]
+    #[inline]
     pub const fn probes(&self) -> bool {
         self.prefix.flags.get() & HelloFlags::PROBE.bits() != 0
     }
@@ -215,6 +215,7 @@ impl HelloBytes {
 
 /// The name of a call: of the nonce in its hello, and the address that it went to. Only a call that reached this address has it.
 #[must_use]
+#[inline]
 pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
     digest(&[b"percale call", nonce, AddressBytes::of(called).as_bytes()])
 }
@@ -222,6 +223,7 @@ pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
 /// The proof, for the other end of a connection, that this end is held too: made of the connection's token, which no third endpoint knows, and of
 /// both nonces of the call that asks.
 #[must_use]
+#[inline]
 pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
     digest(&[b"percale held", token, asking, asked])
 }
@@ -337,6 +339,7 @@ pub struct VerdictBytes {
 impl VerdictBytes {
     /// The bytes that the MAC covers.
     #[must_use]
+    #[inline]
     pub fn covered(&self) -> &[u8] {
         &self.as_bytes()[..24]
     }
@@ -416,6 +419,7 @@ pub struct Commit {
 impl Commit {
     /// Returns the wire representation.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> CommitBytes {
         let choice = match self.choice {
             Choice::Nothing => 0,

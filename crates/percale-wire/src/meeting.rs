@@ -41,12 +41,14 @@ pub struct Offer {
 impl Offer {
     /// The packet for this connection.
     #[must_use]
+    #[inline]
     pub const fn new(token: Token, half: Half) -> Self {
         Self { magic: MEETING, reserved: U32::new(0), token, half }
     }
 
     /// Returns whether every fixed field is as it should be.
     #[must_use]
+    #[inline]
     pub fn is_sound(&self) -> bool {
         self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
     }
@@ -70,6 +72,7 @@ pub struct Answer {
 impl Answer {
     /// Makes a packet with the outcome of the meeting.
     #[must_use]
+    #[inline]
     pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
         let (errno, reserved_too) = (U32::new(errno), U32::new(0));
         Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
@@ -77,6 +80,7 @@ impl Answer {
 
     /// Returns the outcome, [`Why::SameHost`] if all is well, and the kernel's error number; `None` if malformed.
     #[must_use]
+    #[inline]
     pub fn outcome(&self) -> Option<(Why, u32)> {
         let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
         if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
@@ -96,6 +100,7 @@ pub struct Confirm {
 impl Confirm {
     /// The packet that answers this challenge.
     #[must_use]
+    #[inline]
     pub const fn new(echo: U64) -> Self {
         Self { magic: MEETING, reserved: U32::new(0), echo }
     }
