@@ -33,6 +33,7 @@ use crate::completion::entry::{CompletionFlags, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
 use crate::endpoint::pool::{Many, Over, Pool};
 use crate::endpoint::submissions::Transfer;
+use crate::errands::{contained, discard};
 use crate::local_memory::buffer::Buffer;
 use crate::system::forked::PerProcess;
 use crate::transport::shm::Residue;
@@ -123,7 +124,7 @@ impl Aside {
 
     fn end(self) {
         let Self { residues, memory, reports } = self;
-        crate::errands::discard((residues, memory));
+        discard((residues, memory));
         reports.into_iter().for_each(Late::end);
     }
 }
@@ -133,7 +134,7 @@ impl Aside {
 struct Kept {
     list: VecDeque<Aside>,
     /// Whether the thread runs. It ends when the list is empty.
-    checked: bool,
+    has_thread: bool,
 }
 
 static KEPT: PerProcess<Mutex<Kept>> = PerProcess::new();
@@ -150,18 +151,18 @@ pub(super) fn keep(aside: Aside) {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     kept.list.push_back(aside);
     COUNT.store(kept.list.len(), Ordering::Relaxed);
-    kept.have_checked();
+    kept.ensure_thread();
 }
 
 impl Kept {
     /// Starts the thread that checks, unless it runs or there is nothing to check. If the system refuses it, the next check by another
     /// thread tries again.
-    fn have_checked(&mut self) {
-        if self.checked || self.list.is_empty() {
+    fn ensure_thread(&mut self) {
+        if self.has_thread || self.list.is_empty() {
             return;
         }
         match crate::system::thread::start_thread("percale-aside", check) {
-            Ok(_) => self.checked = true,
+            Ok(_) => self.has_thread = true,
             Err(error) => {
                 crate::later::later!(warn: %error, "memory of closed endpoints is checked only when endpoints are opened and closed");
             }
@@ -169,7 +170,7 @@ impl Kept {
     }
 
     /// Takes out what no peer writes to any more, of at most [`LOOKS`] closed endpoints.
-    fn take_over(&mut self) -> Vec<Aside> {
+    fn take_finished(&mut self) -> Vec<Aside> {
         let mut over = Vec::new();
         for _ in 0..self.list.len().min(LOOKS) {
             let Some(aside) = self.list.pop_front() else { break };
@@ -192,12 +193,13 @@ fn check() {
         crate::system::thread::pause(pause);
         let (over, more) = {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let over = kept.take_over();
-            kept.checked = !kept.list.is_empty();
-            (over, kept.checked)
+            let over = kept.take_finished();
+            kept.has_thread = !kept.list.is_empty();
+            (over, kept.has_thread)
         };
         pause = if over.is_empty() { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
-        over.into_iter().for_each(Aside::end);
+        // A panic would end the thread while `has_thread` is set, and no other would be started.
+        over.into_iter().for_each(|aside| _ = contained("the end of an operation panicked", || aside.end()));
         if !more {
             return;
         }
@@ -217,8 +219,8 @@ fn settle_some() {
     let Some(kept) = KEPT.get() else { return };
     let over = {
         let Ok(mut kept) = kept.try_lock() else { return }; // Another thread is checking.
-        let over = kept.take_over();
-        kept.have_checked();
+        let over = kept.take_finished();
+        kept.ensure_thread();
         over
     };
     over.into_iter().for_each(Aside::end);
