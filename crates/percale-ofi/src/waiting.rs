@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD};
 use crate::log;
 
-/// Returns the kind of wait object for a queue or counter whose attributes request `wait`; `call` opens it.
+/// Returns the kind of wait object of a queue or counter with `wait` in its attributes; `call` opens it.
 ///
 /// # Errors
 /// The negative code, if there is no such kind.

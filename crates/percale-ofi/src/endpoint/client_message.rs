@@ -45,7 +45,7 @@ impl Message {
         unsafe { local::several(self.iov, self.iov_count) }
     }
 
-    /// Returns the data for the peer's completion queue, if the flags of the operation say that there are any.
+    /// Returns the data for the peer's completion queue, if the flags of the operation contain FI_REMOTE_CQ_DATA.
     #[inline]
     pub(super) fn data(&self, flags: u64) -> Option<u64> {
         (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data)

@@ -97,7 +97,7 @@ impl Endpoint {
         Ok(Operation::Send(SendWork { peer: self.peer(message.peer), segments, tag, data, context, flags }))
     }
 
-    /// Posts work at once, or, if its flags say so, as its context requires.
+    /// Posts work at once or, if its flags contain the mark of triggered operations, as its context requires.
     #[inline(always)]
     pub(super) fn post<W>(
         &self,

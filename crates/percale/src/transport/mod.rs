@@ -12,6 +12,8 @@
 //! * The memory of a pull or a push is a [`Lease`]: the code that copies enters it around one bounded copy or system call that does not block, and
 //!   has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer fails at both ends and nothing else does.
 
+#[cfg(not(all(feature = "sim", feature = "verbs")))]
+mod absent;
 pub(crate) mod any;
 pub(crate) mod background;
 pub mod connect;

@@ -7,11 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::local_memory::volatile::{Segments, View};
-use crate::region::lease::Lease;
-use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::contexts::Contexts;
-use crate::wire::head::{Head, Offer};
 
 /// A simulated network.
 #[derive(Clone, Debug)]
@@ -83,36 +79,4 @@ pub(crate) enum SimNotice {
 #[derive(Debug)]
 pub(crate) struct SimLink(Infallible);
 
-impl Link for SimLink {
-    fn frame_limit(&self) -> usize {
-        match self.0 {}
-    }
-
-    fn is_stream(&self) -> bool {
-        match self.0 {}
-    }
-
-    fn send(&mut self, _: &Head, _: &Segments, _: bool) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn poll(&mut self, _: Connection, _: &mut impl Sink) -> Result<bool, Broken> {
-        match self.0 {}
-    }
-
-    fn pull(&mut self, _: u32, _: &Offer, _: &Lease, _: u32) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn expect(&mut self, _: &Lease, _: u32) {
-        match self.0 {}
-    }
-
-    fn push(&mut self, _: u32, _: u64, _: View<'_>, _: &Lease) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn is_idle(&self) -> bool {
-        match self.0 {}
-    }
-}
+crate::transport::absent::absent_link!(SimLink);

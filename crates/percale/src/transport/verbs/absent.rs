@@ -8,13 +8,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::local_memory::volatile::{Segments, View};
-use crate::region::lease::Lease;
+use crate::local_memory::volatile::Segments;
 use crate::region::{Keys, RemoteMemory, Via};
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::tcp::TcpOptions;
-use crate::transport::{Broken, Connection, Link, Refused, Sink};
-use crate::wire::head::{Head, Offer};
 use crate::wire::queue_pair::{End, Gid};
 
 /// A port of an RDMA device. This build has none: it lacks the feature `verbs`.
@@ -154,36 +151,4 @@ impl VerbsLink {
     }
 }
 
-impl Link for VerbsLink {
-    fn frame_limit(&self) -> usize {
-        match self.0 {}
-    }
-
-    fn is_stream(&self) -> bool {
-        match self.0 {}
-    }
-
-    fn send(&mut self, _: &Head, _: &Segments, _: bool) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn poll(&mut self, _: Connection, _: &mut impl Sink) -> Result<bool, Broken> {
-        match self.0 {}
-    }
-
-    fn pull(&mut self, _: u32, _: &Offer, _: &Lease, _: u32) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn expect(&mut self, _: &Lease, _: u32) {
-        match self.0 {}
-    }
-
-    fn push(&mut self, _: u32, _: u64, _: View<'_>, _: &Lease) -> Result<(), Refused> {
-        match self.0 {}
-    }
-
-    fn is_idle(&self) -> bool {
-        match self.0 {}
-    }
-}
+crate::transport::absent::absent_link!(VerbsLink);
