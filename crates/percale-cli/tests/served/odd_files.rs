@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
@@ -19,8 +19,8 @@ fn copy_named(from: &OsStr, to: &OsStr) -> Output {
     Command::new(env!("CARGO_BIN_EXE_percale")).arg("cp").args([from, to]).arg("--json").output().unwrap()
 }
 
-/// The first byte of a file, through a shared mapping.
-struct Mapped(*mut AtomicU8);
+/// The first eight bytes of a file, through a shared mapping.
+struct Mapped(*mut AtomicU64);
 
 // SAFETY: it points to memory that is mapped until the process ends, and is accessed as an atomic only.
 unsafe impl Send for Mapped {}
@@ -36,8 +36,8 @@ impl Mapped {
         Self(address.unwrap().cast())
     }
 
-    fn store(&self, value: u8) {
-        // SAFETY: the mapping is there, of a file of more than one byte that is not made shorter.
+    fn store(&self, value: u64) {
+        // SAFETY: the mapping is there, of a file of more than eight bytes that is not made shorter.
         unsafe { &*self.0 }.store(value, Ordering::SeqCst);
     }
 }
@@ -79,12 +79,12 @@ fn srv_012_stores_through_a_mapping_are_noticed() {
     }
 }
 
-/// Copies while the source's first byte changes all the time.
+/// Copies while the source's first bytes change all the time. No value comes twice: a second reading never finds what the first one found.
 fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
     let stop = AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
-            for value in (1..=u8::MAX).cycle() {
+            for value in 1.. {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
