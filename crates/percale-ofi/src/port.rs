@@ -298,16 +298,14 @@ impl Port {
         endpoint.poll(entries)
     }
 
-    /// Whether a receive waits for a message; not checked where other threads would wait for the lock.
-    #[inline]
-    pub(crate) fn has_receives(&self) -> bool {
-        self.alone().is_some_and(Endpoint::has_receives)
-    }
-
-    /// Polls shared memory a little longer; not where other threads would wait for the lock.
-    #[inline]
-    pub(crate) fn linger(&self, at_most: std::time::Duration) -> bool {
-        self.alone().is_some_and(|endpoint| endpoint.linger(at_most))
+    /// Reads results of the endpoint like [`poll`](Self::poll), and may watch shared memory for a short time if there are none. An endpoint with a
+    /// lock never does: other threads would wait for the lock.
+    #[inline(always)]
+    pub(crate) fn poll_lingering(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        match self.alone() {
+            Some(endpoint) => endpoint.poll_lingering(entries),
+            None => Self::poll_shared(self.together(), entries),
+        }
     }
 
     /// Takes the next error of the endpoint's own results.

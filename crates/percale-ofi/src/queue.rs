@@ -5,7 +5,6 @@
 
 mod direct;
 mod format;
-mod linger;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -99,13 +98,10 @@ impl Shared {
     /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
     #[inline(always)]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        let reports = self.reporting.load(Ordering::Acquire);
         // SAFETY: passed on.
-        let (read, is_over) = self.direct.with(|direct| unsafe {
-            let read = direct.read(self.format, to, count, sources);
-            (read, direct.has_lingered_in_vain())
-        });
-        // A client that polls while it computes comes here most often.
-        if read != -(libc::EAGAIN as isize) || (is_over && count > 0 && !self.reporting.load(Ordering::Acquire)) {
+        let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources, !reports) });
+        if read != -(libc::EAGAIN as isize) || (count > 0 && !reports) {
             return read;
         }
         // SAFETY: passed on.
@@ -124,11 +120,7 @@ impl Shared {
             self.direct.with(|direct| direct.ports.iter().for_each(|port| _ = port.progress()));
         }
         if !self.reporting.load(Ordering::Acquire) {
-            if !self.direct.with(Direct::linger) {
-                return read;
-            }
-            // SAFETY: passed on.
-            return self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
+            return read;
         }
         // SAFETY: passed on.
         unsafe { self.read_reported(to, count, sources) }

@@ -63,7 +63,7 @@ macro_rules! endpoint_calls {
         case(concat!($who, ": wait"), || !endpoint.wait(None));
         case(concat!($who, ": poll"), || endpoint.poll(&mut [Entry::default()]) == Ok(0));
         case(concat!($who, ": read_error"), || endpoint.read_error().is_none());
-        case(concat!($who, ": linger"), || !endpoint.linger(MOMENT));
+        case(concat!($who, ": poll_lingering"), || endpoint.poll_lingering(&mut [Entry::default()]) == Ok(0));
         case(concat!($who, ": cancel"), || !endpoint.cancel(1));
         case(concat!($who, ": inject"), || endpoint.inject(peer, b"child") == Err(PostError::Forked));
         case(concat!($who, ": describe_peers"), || endpoint.describe_peers().is_empty());
@@ -74,7 +74,6 @@ macro_rules! endpoint_calls {
             endpoint.inject(peer, b"child") == Err(PostError::Forked)
         });
         case(concat!($who, ": naming_bytes"), || endpoint.naming_bytes() == 0);
-        case(concat!($who, ": has_receives"), || !endpoint.has_receives());
         case(concat!($who, ": send"), || endpoint.send(peer, vec![1]).wait().is_err());
         case(concat!($who, ": recv"), || endpoint.recv(vec![1]).wait().is_err());
         case(concat!($who, ": recv many"), || endpoint.recv(vec![0; 64]).many().is_err());

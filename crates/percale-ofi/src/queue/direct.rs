@@ -6,7 +6,6 @@ use std::sync::Arc;
 use percale::Entry;
 
 use super::Format;
-use super::linger::{AT_MOST, Linger};
 use crate::abi::{FI_EAVAIL, fi_addr_t};
 use crate::port::Port;
 
@@ -20,38 +19,12 @@ pub(super) struct Direct {
     pub(super) driven: Vec<Arc<Port>>,
     /// The endpoint that is polled first; it changes, so that no endpoint starves the others.
     first: usize,
-    linger: Linger,
     results: [Entry; BATCH],
 }
 
 impl Direct {
     pub(super) fn new() -> Self {
-        Self {
-            ports: Vec::new(),
-            driven: Vec::new(),
-            first: 0,
-            linger: Linger::default(),
-            results: [Entry::default(); BATCH],
-        }
-    }
-
-    /// Polls a little longer for a client that spins and found nothing. Returns whether there is a result now.
-    #[inline(never)]
-    pub(super) fn linger(&mut self) -> bool {
-        let [port] = self.ports.as_slice() else { return false };
-        // Open MPI 4 reads until nothing is left: that is not a wait, unless a receive is posted.
-        if !port.has_receives() || !self.linger.is_worth_while() {
-            return false;
-        }
-        let came = port.linger(AT_MOST);
-        self.linger.ended(came);
-        came
-    }
-
-    /// Whether [`linger`](Self::linger) would do nothing until a result was read.
-    #[inline]
-    pub(super) const fn has_lingered_in_vain(&self) -> bool {
-        self.linger.is_over()
+        Self { ports: Vec::new(), driven: Vec::new(), first: 0, results: [Entry::default(); BATCH] }
     }
 
     /// Makes the next read begin after this port.
@@ -60,6 +33,8 @@ impl Direct {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
     }
 
+    /// Reads results. `may_linger`: nothing else is to be read if there are none.
+    ///
     /// # Safety
     /// As of [`Shared::read`](super::Shared::read).
     #[inline(always)]
@@ -69,19 +44,20 @@ impl Direct {
         to: *mut c_void,
         count: usize,
         sources: *mut fi_addr_t,
+        may_linger: bool,
     ) -> isize {
-        let Self { ports, results, linger, .. } = self;
+        let Self { ports, results, .. } = self;
         // Most clients have one endpoint here.
         let [port] = ports.as_slice() else {
             // SAFETY: passed on.
             return unsafe { self.read_any(format, to, count, sources) };
         };
-        let read = match port.poll(&mut results[..count.min(BATCH)]) {
+        let results = &mut results[..count.min(BATCH)];
+        let read = match if may_linger { port.poll_lingering(results) } else { port.poll(results) } {
             Ok(0) => return -(libc::EAGAIN as isize),
             Ok(read) => read,
             Err(_) => return -(FI_EAVAIL as isize),
         };
-        linger.found();
         // SAFETY: no more than `count`.
         unsafe { format.write(&results[..read], to, sources) };
         read as isize

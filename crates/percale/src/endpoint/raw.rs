@@ -159,25 +159,24 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run_here(Poll(entries))
     }
 
+    /// Polls like [`poll`](Self::poll), for an application that waits by polling in a loop and does other work between two polls. If there is no
+    /// result and a receive is posted, the call may watch shared memory for up to 1.5 µs before it returns, so that a message that arrives is
+    /// received at once. The endpoint learns from the results whether that pays: an application that computes between two polls is not delayed for
+    /// long. A shared endpoint is locked meanwhile.
+    ///
+    /// # Errors
+    /// As of [`poll`](Self::poll).
+    #[inline]
+    pub fn poll_lingering(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        if !self.access.is_here() {
+            return Ok(0);
+        }
+        self.access.run_here(PollLingering(entries))
+    }
+
     /// Takes the error that is next in the endpoint's own completion queue (fi_cq_readerr(3)).
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.access.with(|engine| engine.core.reporting.read_error())
-    }
-
-    /// Watches shared memory, for at most `at_most`, for something that the next [`poll`](Self::poll) handles, and returns whether
-    /// it came; makes no progress. Returns false at once if the endpoint also has to watch or send something else. For an
-    /// application that polls in a loop with much other work: a message is seen sooner than at the next turn of the loop. (A shared
-    /// endpoint is locked meanwhile.)
-    pub fn linger(&self, at_most: std::time::Duration) -> bool {
-        self.access.with(|engine| engine.linger(at_most))
-    }
-
-    /// Whether a receive is posted that has no message yet: if not, an application that has drained its results need not
-    /// [`linger`](Self::linger).
-    #[inline]
-    #[must_use]
-    pub fn has_receives(&self) -> bool {
-        self.access.with(|engine| engine.core.tagged.posted_len() + engine.core.messages.posted_len() > 0)
     }
 
     /// Makes progress; returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
@@ -242,6 +241,18 @@ impl Call for Poll<'_> {
     #[inline(always)]
     fn call(self, engine: &mut Engine) -> Result<usize, ErrorAvailable> {
         engine.poll(self.0)
+    }
+}
+
+struct PollLingering<'a>(&'a mut [Entry]);
+
+impl Call for PollLingering<'_> {
+    type Result = Result<usize, ErrorAvailable>;
+    const LOOKS_FOR_EVENTS: bool = false;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<usize, ErrorAvailable> {
+        engine.poll_lingering(self.0)
     }
 }
 

@@ -66,7 +66,7 @@ impl World {
             for port in &ports {
                 on!(*port, endpoint => {
                     endpoint.progress();
-                    _ = endpoint.has_receives();
+                    _ = endpoint.poll_lingering(&mut []);
                 });
             }
         })));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::epoll;
 
 use super::core::{Core, broken_code};
+use super::linger_policy::LingerPolicy;
 use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
@@ -83,6 +84,7 @@ impl Engine {
             reads: 0,
             glances: 0,
             in_vain: InVain::NONE,
+            linger_policy: LingerPolicy::default(),
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };

@@ -16,7 +16,7 @@
 //! * [`peers`]: the peers of the endpoint; `parted`: slots of permanently disconnected peers
 //! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots
 //! * `senders`: peers that are sending halves of contexts
-//! * [`poller`]: which links to poll, and when; `linger`: spinning on rings for messages that are about to arrive
+//! * [`poller`]: which links to poll, and when; `linger`, `linger_policy`: spinning on rings for messages that are about to arrive, and when
 //! * `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
 //! * `connector`: the source of connections
@@ -48,6 +48,7 @@ mod in_place;
 mod kinds;
 mod known;
 mod linger;
+mod linger_policy;
 pub(crate) mod listening;
 mod parted;
 pub(crate) mod peers;
@@ -86,6 +87,7 @@ use rustix::event::epoll;
 use zerocopy::IntoBytes;
 
 use self::core::Core;
+use self::linger_policy::LingerPolicy;
 use self::poller::Poller;
 use self::role::Role;
 use self::sleep::{Idle, Sleepers};
@@ -145,6 +147,8 @@ pub struct Engine {
     glances: u32,
     /// Reads in a row that found nothing.
     in_vain: InVain,
+    /// Whether a poll that found nothing watches the rings for a while.
+    linger_policy: LingerPolicy,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.

@@ -11,18 +11,18 @@ fn cmp_008_lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_nex
     let (a, b) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
-    assert!(!b.endpoint.linger(SHORT), "nothing comes");
-    assert!(!b.endpoint.has_receives());
+    assert!(!b.engine(|engine| engine.linger(SHORT)), "nothing comes");
+    assert!(!b.engine(|engine| engine.has_posted_receives()));
     let before = b.finished();
     let receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
     a.endpoint.tagged_inject(peer, 7, &[7; 8]).unwrap();
-    assert!(b.endpoint.has_receives());
+    assert!(b.engine(|engine| engine.has_posted_receives()));
     // Watching longer than that is a failure of the wait, not of what follows.
-    assert!(b.endpoint.linger(LONG), "a message lies there");
+    assert!(b.engine(|engine| engine.linger(LONG)), "a message lies there");
     assert_eq!(b.finished(), before, "no progress was made");
-    assert!(b.endpoint.linger(LONG), "it lies there still");
+    assert!(b.engine(|engine| engine.linger(LONG)), "it lies there still");
     until(&[&b], || (b.finished() > before).then_some(()));
-    assert!(!b.endpoint.has_receives(), "it has its message");
+    assert!(!b.engine(|engine| engine.has_posted_receives()), "it has its message");
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
 }
 
@@ -31,14 +31,14 @@ fn cmp_008_lingering_keeps_no_socket_waiting() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let start = Instant::now();
-    assert!(!b.endpoint.linger(LONG), "there is no ring to watch");
+    assert!(!b.engine(|engine| engine.linger(LONG)), "there is no ring to watch");
     // What has not left must not wait either.
     let (near, far) = (Station::new("shm"), Station::new("shm"));
     connect(&near, &far);
     let nobody = near.vector.insert("127.0.0.1:9").unwrap();
     near.endpoint.tagged_inject(nobody, 1, &[1; 8]).ok();
     near.engine(|engine| engine.poller.waits(0));
-    assert!(!near.endpoint.linger(LONG), "something waits to leave");
+    assert!(!near.engine(|engine| engine.linger(LONG)), "something waits to leave");
     assert!(start.elapsed() < LONG, "it watched all the same");
     a.endpoint.tagged_inject(peer, 1, &[1; 8]).unwrap();
     let receive = b.endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();
