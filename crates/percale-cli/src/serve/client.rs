@@ -60,6 +60,8 @@ pub(super) struct Client {
 #[derive(Debug, Default)]
 struct Work {
     transfer: Option<Arc<Transfer>>,
+    /// Why the last transfer failed. Requests for it that are answered later report this cause.
+    failure: Option<String>,
     pool: Option<Pool<Job>>,
 }
 
@@ -155,7 +157,7 @@ impl Client {
             }
         }
         self.leave();
-        let Work { transfer, pool } = std::mem::take(&mut *self.work());
+        let Work { transfer, pool, .. } = std::mem::take(&mut *self.work());
         drop(pool);
         if let Some(transfer) = transfer {
             self.service.report.left(self.address, &transfer);
@@ -201,7 +203,11 @@ impl Client {
     /// Opens a file for it, instead of the open one.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
         // The former file must not block the new one. (Not closed under the lock: that may wait for a disk.)
-        let former = self.work().transfer.take();
+        let former = {
+            let mut work = self.work();
+            work.failure = None;
+            work.transfer.take()
+        };
         drop(former);
         let transfer = open(&self.service)?;
         let reply = transfer.opened()?;
@@ -215,7 +221,14 @@ impl Client {
 
     /// Calls `work` with the open file.
     fn with(&self, work: impl FnOnce(&Transfer) -> io::Result<Reply>) -> io::Result<Reply> {
-        let open = self.work().transfer.clone().ok_or_else(|| io::Error::other("no file is open"))?;
+        let open = {
+            let state = self.work();
+            match (&state.transfer, &state.failure) {
+                (Some(transfer), _) => Ok(Arc::clone(transfer)),
+                (None, Some(failure)) => Err(io::Error::other(format!("no file is open: {failure}"))),
+                (None, None) => Err(io::Error::other("no file is open")),
+            }
+        }?;
         work(&open)
     }
 
@@ -252,7 +265,14 @@ impl Client {
     /// Reports a failure, which ends the transfer.
     fn fail(&self, number: u64, error: &io::Error) {
         self.service.report.failed(self.address, error);
-        let failed = self.work().transfer.take();
+        let failed = {
+            let mut work = self.work();
+            let failed = work.transfer.take();
+            if failed.is_some() {
+                work.failure = Some(error.to_string());
+            }
+            failed
+        };
         drop(failed);
         let again = error.kind() == io::ErrorKind::WouldBlock;
         self.answer(number, &Reply::Failed { why: error.to_string(), again });

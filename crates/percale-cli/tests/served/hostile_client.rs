@@ -67,6 +67,25 @@ fn requests_that_make_no_sense_are_refused_and_the_server_serves_on() {
 }
 
 #[test]
+fn requests_after_a_failed_one_are_refused_with_its_cause() {
+    let place = Place::new("cause");
+    place.write("served/a", &vec![7; 5 << 20]);
+    let server = Serving::start(&place, &["--writable"]);
+    for transport in KINDS {
+        let client = Client::new(&server.address, transport);
+        client.open(&get("a"));
+        let first = client.refusal(&json!({"Fill": {"block": 2, "slot": 0}})).unwrap();
+        assert!(first.contains("no block 2"), "{first}");
+        for request in [json!({"Fill": {"block": 0, "slot": 0}}), json!({"Hash": {"block": 0}})] {
+            let later = client.refusal(&request).unwrap();
+            assert_eq!(later, format!("no file is open: {first}"), "{request}");
+        }
+        client.open(&get("a"));
+        assert_eq!(client.refusal(&json!({"Hash": {"block": 0}})), None);
+    }
+}
+
+#[test]
 fn a_client_that_comes_back_under_its_former_address_is_welcome() {
     let place = Place::new("again");
     place.write("served/a", &[7; 100]);

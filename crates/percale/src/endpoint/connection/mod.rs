@@ -93,7 +93,7 @@ pub enum ConnectionError {
 impl std::fmt::Debug for ConnectionError {
     /// Formats the error as it is displayed, without the data that the other side sent.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ConnectionError({})", crate::debug::cut(&self.to_string()))
+        write!(f, "ConnectionError({self})")
     }
 }
 

@@ -15,7 +15,8 @@ pub struct OperationError {
     pub buffer: Option<Buffer>,
 }
 
-crate::short_debug!(OperationError, "OperationError", cause: |this| crate::debug::cut(&this.cause.to_string()).to_owned());
+// The whole cause: a `main` that returns the error prints it by `Debug`, and its end is the advice.
+crate::short_debug!(OperationError, "OperationError", cause: |this| this.cause.to_string());
 
 /// The cause of an [`OperationError`].
 #[non_exhaustive]
