@@ -7,7 +7,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
-use crate::requirements::{self, Requirements, TRANSPORTS};
+use crate::requirements::{self, Marks, Requirements, TRANSPORTS};
 use crate::results::{Ending, Results, TestResult};
 use crate::table::table;
 use serde::Serialize;
@@ -70,7 +70,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     let mut all = requirements::load(place)?;
     let results = Results::load(place)?
         .ok_or_else(|| Failure::new("there are no results: run `cargo xtask test --only tests` first"))?;
-    let proofs = Proofs::read(&all, &results.tests);
+    let proofs = Proofs::read(&all, &Marks::load(place)?, &results.tests);
     if let Some(area) = &arguments.area {
         let area = area.to_ascii_uppercase();
         all.retain(|_, requirement| requirement.area == area);
@@ -101,13 +101,11 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 }
 
 impl Proofs {
-    fn read(all: &Requirements, tests: &[TestResult]) -> Self {
+    fn read(all: &Requirements, marks: &Marks, tests: &[TestResult]) -> Self {
         let mut proofs = Self { cells: BTreeMap::from([(ANY.to_owned(), Cell::default())]), unknown: BTreeMap::new() };
-        let areas: BTreeSet<&str> = all.values().map(|requirement| requirement.area.as_str()).collect();
-        let is_known = |id: &str| id.split('-').next().is_some_and(|area| areas.contains(area));
         for test in tests {
             let function = test.name.rsplit("::").next().unwrap_or_default();
-            for id in requirements::marks(function).into_iter().filter(|id| is_known(id)) {
+            for id in marks.of(function).iter().cloned() {
                 if !all.contains_key(&id) {
                     proofs.unknown.insert(id, format!("{}: {}", test.program, test.name));
                     continue;
@@ -201,7 +199,7 @@ fn print_table(proofs: &Proofs, all: &Requirements) {
 #[cfg(test)]
 mod tests {
     use super::{Proofs, cell_of};
-    use crate::requirements::Requirements;
+    use crate::requirements::{Marks, Requirements};
     use crate::results::{Ending, TestResult};
 
     fn test(name: &str, ending: Ending) -> TestResult {
@@ -219,23 +217,25 @@ mod tests {
 
     #[test]
     fn a_path_names_its_cell() {
-        assert_eq!(cell_of("conformance::shm::rust::msg_001_x"), "shm/rust");
-        assert_eq!(cell_of("tcp::c::msg_001_x"), "tcp/c");
-        assert_eq!(cell_of("transport::shm::ring::tests::res_001_x"), "shm/rust");
-        assert_eq!(cell_of("matching::tests::tag_001_x"), "any");
+        assert_eq!(cell_of("conformance::shm::rust::x"), "shm/rust");
+        assert_eq!(cell_of("tcp::c::x"), "tcp/c");
+        assert_eq!(cell_of("transport::shm::ring::tests::x"), "shm/rust");
+        assert_eq!(cell_of("matching::tests::x"), "any");
         assert_eq!(cell_of("shm"), "any");
     }
 
     #[test]
     fn only_a_pass_without_a_failure_proves() {
         let all = document();
+        let marks = Marks::for_test(&[("a", &["MSG-001"]), ("b", &["MSG-002", "MSG-003"]), ("c", &["MSG-003"])]);
         let proofs = Proofs::read(
             &all,
+            &marks,
             &[
-                test("shm::rust::msg_001_a", Ending::Passed),
-                test("tcp::rust::msg_001_a", Ending::Ignored),
-                test("shm::rust::msg_002_msg_003_b", Ending::Passed),
-                test("shm::rust::msg_003_c", Ending::Failed),
+                test("shm::rust::a", Ending::Passed),
+                test("tcp::rust::a", Ending::Ignored),
+                test("shm::rust::b", Ending::Passed),
+                test("shm::rust::c", Ending::Failed),
             ],
         );
         assert_eq!(proofs.missing(&all, None).unwrap(), ["MSG-003"]);
@@ -251,7 +251,8 @@ mod tests {
     fn an_unknown_mark_is_reported() {
         let proofs = Proofs::read(
             &document(),
-            &[test("shm::msg_999_x", Ending::Passed), test("shm::sends_100_messages", Ending::Passed)],
+            &Marks::for_test(&[("x", &["MSG-999"])]),
+            &[test("shm::x", Ending::Passed), test("shm::sends_100_messages", Ending::Passed)],
         );
         assert_eq!(proofs.unknown.keys().collect::<Vec<_>>(), ["MSG-999"]);
     }

@@ -26,7 +26,7 @@ pub(crate) struct TestResult {
     pub(crate) step: String,
     /// The test program: "conformance", "percale (src/lib.rs)".
     pub(crate) program: String,
-    /// The test's path within its program: "shm::rust::msg_001_a_message_arrives_whole".
+    /// The test's path within its program: "shm::rust::a_message_arrives_whole".
     pub(crate) name: String,
     pub(crate) ending: Ending,
     /// Why it was skipped, as the test printed it.

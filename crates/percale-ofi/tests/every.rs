@@ -149,60 +149,56 @@ macro_rules! registration {
             run_part(name, Some(name), least, $way, &[]);
         }
 
+        /// Requirements: MR-001, MR-002, MR-003, MR-004, MR-005, MR-007, MR-008, MR-009, MR-010, MR-011,
+        /// MR-012, MR-013, MR-014, MR-026, MR-027, MR-028, MR-029, MR-030, MR-031, MR-032, MR-033, MR-034,
+        /// MR-046, MR-047, MR-048, MR-049, MR-050, MR-051, MR-052, MR-053, MR-054, MR-066, MR-067, MR-068,
+        /// MR-071, MR-072, MR-074, MR-076, HMEM-001, HMEM-002, HMEM-005, HMEM-006, HMEM-007, HMEM-008.
         #[test]
-        fn mr_001_mr_002_mr_003_mr_004_mr_005_mr_007_mr_008_mr_009_mr_010_mr_011_mr_012_mr_013_mr_014_from_c() {
+        fn registration_calls_pass_from_c() {
             part("registration: calls", 8);
         }
 
+        /// Requirements: MR-016, MR-017, MR-018, MR-019, MR-020, MR-021, MR-022, MR-023, MR-024, MR-025,
+        /// MR-036, MR-037, MR-038, MR-039, MR-040, MR-041, MR-042, MR-043, MR-057, KEY-001.
         #[test]
-        fn mr_026_mr_027_mr_028_mr_029_mr_030_mr_031_mr_032_mr_033_mr_034_mr_046_mr_047_mr_048_mr_049_mr_050_mr_051_mr_052_mr_053_mr_054_from_c()
-         {
-            part("registration: calls", 8);
-        }
-
-        #[test]
-        fn mr_066_mr_067_mr_068_mr_071_mr_072_mr_074_mr_076_hmem_001_hmem_002_hmem_005_hmem_006_hmem_007_hmem_008_from_c()
-        {
-            part("registration: calls", 8);
-        }
-
-        #[test]
-        fn mr_016_mr_017_mr_018_mr_019_mr_020_mr_021_mr_022_mr_023_mr_024_mr_025_mr_036_mr_037_mr_038_mr_039_mr_040_mr_041_mr_042_mr_043_mr_057_key_001_from_c()
-         {
+        fn registration_modes_pass_from_c() {
             part("registration: modes", 6);
         }
 
+        /// Requirements: KEY-003, KEY-004, KEY-005, KEY-006, KEY-007, KEY-008, KEY-009, KEY-010, KEY-011,
+        /// KEY-012, KEY-013, KEY-014, KEY-015, KEY-016, KEY-017, KEY-018, KEY-019.
         #[test]
-        fn key_003_key_004_key_005_key_006_key_007_key_008_key_009_key_010_key_011_key_012_key_013_key_014_key_015_key_016_key_017_key_018_key_019_from_c()
-         {
+        fn registration_keys_pass_from_c() {
             part("registration: keys", 6);
         }
 
+        /// Requirements: BIND-001, BIND-002, BIND-003, BIND-004, BIND-005, BIND-006, BIND-007, BIND-008,
+        /// BIND-009, BIND-010, BIND-011, BIND-012, MR-070, MR-073, MR-075, BIND-013, BIND-014, BIND-015,
+        /// BIND-016, BIND-017, BIND-018, BIND-020, MR-055, MR-056.
         #[test]
-        fn bind_001_bind_002_bind_003_bind_004_bind_005_bind_006_bind_007_bind_008_bind_009_bind_010_bind_011_bind_012_mr_070_mr_073_mr_075_from_c()
-         {
+        fn registration_bindings_pass_from_c() {
             part("registration: binding", 9);
         }
 
+        /// Requirements: MR-058, MR-059, MR-060, MR-061, MR-062, MR-063, MR-064, MR-065, KEY-002.
         #[test]
-        fn bind_013_bind_014_bind_015_bind_016_bind_017_bind_018_bind_020_mr_055_mr_056_from_c() {
-            part("registration: binding", 9);
-        }
-
-        #[test]
-        fn mr_058_mr_059_mr_060_mr_061_mr_062_mr_063_mr_064_mr_065_key_002_from_c() {
+        fn registration_events_pass_from_c() {
             part("registration: events", 3);
         }
 
+        /// Requirements: MW-001, MW-002, MW-003, MW-004, MW-005, MW-007, MW-008, MW-015, MW-017, MW-018,
+        /// MW-019, MW-020, MW-021, MW-022, MW-023, MW-024, MW-025, MW-026, MW-028, MW-029, MW-030, MW-031,
+        /// MW-034, MW-035, MW-036, MW-037, MW-043, MW-044, MW-045, MW-046, MW-047, MW-048, MW-049.
         #[test]
-        fn mw_001_mw_002_mw_003_mw_004_mw_005_mw_007_mw_008_mw_015_mw_017_mw_018_mw_019_mw_020_mw_021_mw_022_mw_023_mw_024_mw_025_mw_026_mw_028_mw_029_mw_030_mw_031_mw_034_mw_035_mw_036_mw_037_mw_043_mw_044_mw_045_mw_046_mw_047_mw_048_mw_049_from_c()
-         {
+        fn windows_pass_from_c() {
             part("windows", 4);
         }
 
+        /// Requirements: MR-006, MR-077, MR-078, MR-079, MR-080, MR-082, KEY-020, KEY-021, BIND-021,
+        /// BIND-022, BIND-023, BIND-024, CMP-021, DWQ-024, DWQ-025, DWQ-026, DWQ-027, TRIG-020, ATM-007,
+        /// MW-039, MW-051, MW-052.
         #[test]
-        fn mr_006_mr_077_mr_078_mr_079_mr_080_mr_082_key_020_key_021_bind_021_bind_022_bind_023_bind_024_cmp_021_dwq_024_dwq_025_dwq_026_dwq_027_trig_020_atm_007_mw_039_mw_051_mw_052_from_c()
-         {
+        fn specification_decisions_pass_from_c() {
             part("specification", 15);
         }
     };
@@ -217,20 +213,13 @@ mod loopback {
 /// Address vectors; what needs scalable endpoints is shown elsewhere.
 macro_rules! vectors {
     ($way:expr) => {
+        /// Requirements: AV-001, AV-002, AV-003, AV-004, AV-005, AV-006, AV-007, AV-009, AV-010, AV-011,
+        /// AV-012, AV-013, AV-014, AV-015, AV-016, AV-017, AV-018, AV-019, AV-020, AV-021, AV-022, AV-023,
+        /// AV-024, AV-025, AV-026, AV-027, AV-028, AV-029, AV-030, AV-031, AV-032, AV-033, AV-034, AV-035,
+        /// AV-036, AV-037, AV-038, AV-039, AV-040, AV-041, AV-042, AV-043, AV-044, AV-045, AV-046, AV-047,
+        /// AV-048, AV-049, AV-050, AV-054, AV-055, AV-056, AV-057, AV-058.
         #[test]
-        fn av_001_av_002_av_003_av_004_av_005_av_006_av_007_av_009_av_010_av_011_av_012_av_013_av_014_av_015_av_016_av_017_av_018_av_019_av_020_av_021_av_022_from_c()
-         {
-            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
-        }
-
-        #[test]
-        fn av_023_av_024_av_025_av_026_av_027_av_028_av_029_av_030_av_031_av_032_av_033_av_034_av_035_av_036_av_037_av_038_av_039_av_040_av_041_from_c()
-         {
-            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
-        }
-
-        #[test]
-        fn av_042_av_043_av_044_av_045_av_046_av_047_av_048_av_049_av_050_av_054_av_055_av_056_av_057_av_058_from_c() {
+        fn address_vectors_pass_from_c() {
             crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
         }
     };
@@ -239,35 +228,37 @@ macro_rules! vectors {
 /// Contexts, triggers, groups: tests with two endpoints in one process. The names of the groups state the requirements.
 macro_rules! others {
     ($way:expr) => {
+        /// Requirements: AV-008, AV-051, AV-052, CTX-007, CTX-008, CTX-011.
         #[test]
-        fn av_008_av_051_av_052_ctx_007_ctx_008_ctx_011_from_c() {
+        fn contexts_pass_from_c() {
             crate::run_part("contexts", Some("contexts"), 4, $way, &[]);
         }
 
+        /// Requirements: AV-053.
         #[test]
-        fn av_053_from_c() {
+        fn connections_pass_from_c() {
             crate::run_part("connections", Some("connections"), 4, $way, &[]);
         }
 
+        /// Requirements: TRIG-001.
         #[test]
-        fn trig_001_from_c() {
+        fn refused_triggers_pass_from_c() {
             crate::run_part("what is refused", Some("refused"), 1, $way, &[]);
         }
 
+        /// Requirements: TRIG-002, TRIG-003, TRIG-005, TRIG-006, TRIG-009, TRIG-010, TRIG-011, TRIG-012,
+        /// TRIG-014, TRIG-015, TRIG-016, TRIG-017, TRIG-018, XPU-001, XPU-002, XPU-003, XPU-005, XPU-006,
+        /// XPU-007, XPU-008, XPU-009, XPU-014, XPU-016, DWQ-001, DWQ-002, DWQ-003, DWQ-004, DWQ-005,
+        /// DWQ-006, DWQ-007, DWQ-008, DWQ-009, DWQ-011, DWQ-012, DWQ-013, DWQ-014, DWQ-016, DWQ-017,
+        /// DWQ-018, DWQ-022.
         #[test]
-        fn trig_002_trig_003_trig_005_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_015_trig_016_trig_017_trig_018_xpu_001_xpu_002_xpu_003_xpu_005_xpu_006_xpu_007_xpu_008_xpu_009_xpu_014_xpu_016_from_c()
-        {
+        fn triggers_and_deferred_work_pass_from_c() {
             crate::run_part("triggers", Some("triggers"), 17, $way, &[]);
         }
 
+        /// Requirements: MR-035, MR-044, MR-045.
         #[test]
-        fn dwq_001_dwq_002_dwq_003_dwq_004_dwq_005_dwq_006_dwq_007_dwq_008_dwq_009_dwq_011_dwq_012_dwq_013_dwq_014_dwq_016_dwq_017_dwq_018_dwq_022_from_c()
-         {
-            crate::run_part("deferred work", Some("triggers"), 17, $way, &[]);
-        }
-
-        #[test]
-        fn mr_035_mr_044_mr_045_from_c() {
+        fn collectives_pass_from_c() {
             crate::run_part("collectives", Some("collectives"), 5, $way, &[]);
         }
     };
@@ -317,9 +308,12 @@ mod devices {
         ($($transport:ident: $alone:expr, $set:expr;)+) => {
             $(mod $transport {
                 mod c {
+                    /// Requirements: HMEM-003, HMEM-004, HMEM-005, HMEM-006, HMEM-007,
+                    /// HMEM-008, HMEM-009, HMEM-011, HMEM-012, HMEM-013, HMEM-014, HMEM-015,
+                    /// HMEM-016, HMEM-017, RCACHE-015, RCACHE-016, RCACHE-017, RCACHE-019,
+                    /// XPU-004, XPU-020, MR-081.
                     #[test]
-                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_rcache_015_rcache_016_rcache_017_rcache_019_xpu_004_xpu_020_mr_081_from_c()
-                     {
+                    fn device_memory_tests_pass_from_c() {
                         crate::devices::run(crate::Way { set: $set, alone: $alone, devices: true });
                     }
                 }
@@ -353,9 +347,11 @@ mod devices {
 mod cache {
     use super::{Way, run_part};
 
+    /// Requirements: RCACHE-001, RCACHE-003, RCACHE-004, RCACHE-005, RCACHE-006, RCACHE-007, RCACHE-008,
+    /// RCACHE-009, RCACHE-010, RCACHE-011, RCACHE-012, RCACHE-013, RCACHE-014, RCACHE-020, RCACHE-021,
+    /// RCACHE-022, RCACHE-023, RCACHE-027.
     #[test]
-    fn rcache_001_rcache_003_rcache_004_rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_rcache_010_rcache_011_rcache_012_rcache_013_rcache_014_rcache_020_rcache_021_rcache_022_rcache_023_rcache_027_from_c()
-     {
+    fn registration_cache_tests_pass_from_c() {
         run_part("the registration cache from C", Some("registration cache"), 8, Way::default(), &[]);
     }
 }

@@ -98,7 +98,7 @@ pub fn xpu_013_every_kind_waits_for_its_variable<F: Transport>() {
 }
 
 /// The other operations begin as if the cancelled one had never existed, and nothing hangs when the endpoint closes.
-pub fn xpu_017_what_is_cancelled_never_begins<F: Transport>() {
+pub fn xpu_017_a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let [first, second, third, never] = variables(&mesh);
     let waiting =

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn mr_028_memory_that_is_not_there_is_an_error() {
+    fn mr_028_a_copy_of_unmapped_memory_is_an_error() {
         let (start, page) = edge();
         let within = Segments::one(segment(start, page));
         store(&within, View::of(&vec![7; page])).unwrap();

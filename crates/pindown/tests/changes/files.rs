@@ -93,7 +93,7 @@ fn mon_016_mon_057_system_v_segments() {
 }
 
 #[test]
-fn mon_012_remap_file_pages() {
+fn mon_012_remapped_pages_of_a_file_are_noticed() {
     let Some(world) = World::open() else { return };
     let (memory, _) = Memory::shared(4);
     // Its first page shows what the second does from then on.
