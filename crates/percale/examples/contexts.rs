@@ -1,7 +1,7 @@
 //! A server with one address and a thread for each of its contexts, which share nothing; a client that talks to each of them. Then
 //! two endpoints that share their receives.
 //!
-//! `cargo run --example contexts`
+//! `cargo run -p percale --example contexts`
 
 use std::error::Error;
 use std::thread;

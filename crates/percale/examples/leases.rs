@@ -6,7 +6,7 @@
 //! invalidates it. A slice is lent again only when its invalidation has completed: then no peer is accessing it, and later
 //! accesses are rejected. Runs over every transport that is available.
 //!
-//! `cargo run --example leases`
+//! `cargo run -p percale --example leases`
 
 use std::collections::VecDeque;
 use std::error::Error;

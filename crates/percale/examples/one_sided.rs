@@ -1,7 +1,7 @@
 //! One endpoint registers memory and does nothing more; another reads it, writes it and counts in it, over every transport that
 //! is available. Then the owner closes the region: later accesses are rejected.
 //!
-//! `cargo run --example one_sided`
+//! `cargo run -p percale --example one_sided`
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! Two endpoints in two threads play ping-pong over every transport that is here, and verify what they get.
 //!
-//! `cargo run --example ping_pong`
+//! `cargo run -p percale --example ping_pong`
 
 use std::error::Error;
 use std::thread;

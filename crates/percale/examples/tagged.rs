@@ -1,6 +1,6 @@
 //! Tags: receives choose among messages, whatever the order in which those arrive. The endpoint sends to itself.
 //!
-//! `cargo run --example tagged`
+//! `cargo run -p percale --example tagged`
 
 use std::error::Error;
 

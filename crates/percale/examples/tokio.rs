@@ -1,6 +1,6 @@
 //! Operations are futures of any runtime; here two tasks of a single-threaded tokio talk to each other.
 //!
-//! `cargo run --example tokio`
+//! `cargo run -p percale --example tokio`
 
 use std::error::Error;
 use std::future::IntoFuture;

@@ -4,6 +4,8 @@ use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
 use crate::place::Place;
 use crate::steps::Findings;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// No example works longer than a moment; this ends one that hangs.
@@ -12,7 +14,14 @@ const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 /// Time for each row: enough to measure something, too little to judge it.
 const SECONDS: &str = "0.05";
 
-/// Runs every example of the library, in the profile that the tests have built already.
+/// The end of the name of a program that needs another one; that one's name ends in [`CLIENT`].
+const SERVER: &str = "_server";
+const CLIENT: &str = "_client";
+
+/// Where servers among the examples listen.
+const SERVER_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7471);
+
+/// Runs every example of the library, in the profile that the tests have built already. A server runs together with its client.
 pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     let names = place.targets("percale", "example");
     if names.is_empty() {
@@ -22,11 +31,20 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
     place.cargo().arg("build").args(library).arg("--examples").passed()?;
     let mut failed = 0;
-    for name in &names {
+    let program = |name: &str| place.cargo().arg("run").args(library).args(["--example", name]).limit(EXAMPLE_LIMIT);
+    let run = |name: &str| program(name).output().and_then(|output| output.success().map(drop));
+    for name in names.iter().filter(|name| !name.ends_with(CLIENT)) {
         let start = Instant::now();
-        let program = place.cargo().arg("run").args(library).args(["--example", name]);
-        let output = program.limit(EXAMPLE_LIMIT).output();
-        let word = match output.and_then(|output| output.success().map(drop)) {
+        let ended = match name.strip_suffix(SERVER) {
+            Some(pair) => thread::scope(|scope| {
+                let server = scope.spawn(|| run(name));
+                let client = wait_for_server(&server).and_then(|()| run(&format!("{pair}{CLIENT}")));
+                let server = server.join().unwrap_or_else(|_| Err(Failure::new("the server's thread panicked")));
+                client.and(server)
+            }),
+            None => run(name),
+        };
+        let word = match ended {
             Ok(()) => "ok".to_owned(),
             Err(failure) => {
                 failed += 1;
@@ -35,7 +53,20 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
         };
         println!("  {name:<44} {:>7.1} s {word}", start.elapsed().as_secs_f64());
     }
-    Ok(Findings::new(names.len() - failed, failed, ""))
+    let pairs = names.iter().filter(|name| name.ends_with(CLIENT)).count();
+    Ok(Findings::new(names.len() - pairs - failed, failed, ""))
+}
+
+/// Waits until a server among the examples accepts connections, or has ended.
+fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
+    let start = Instant::now();
+    while start.elapsed() < EXAMPLE_LIMIT && !server.is_finished() {
+        if TcpStream::connect(SocketAddr::from(SERVER_ADDRESS)).is_ok() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Err(Failure::new("the server does not accept connections"))
 }
 
 /// Runs `percale perf` for a moment: each row must make sense, and shared memory and TCP must be among them.
