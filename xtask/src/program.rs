@@ -5,6 +5,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::processes;
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind, PipeReader, Read};
 use std::path::{Path, PathBuf};
@@ -95,8 +96,7 @@ impl Program {
         let shown = self.shown();
         self.command.stdin(Stdio::null());
         let (mut child, watch) = self.start()?;
-        let status = child.wait()?;
-        watch.end()?;
+        let status = watch.wait(&mut child)?;
         if status.success() { Ok(()) } else { Err(Failure::new(format!("`{shown}` failed ({status})"))) }
     }
 
@@ -113,8 +113,7 @@ impl Program {
             each(String::from_utf8_lossy(&line).trim_end());
             line.clear();
         }
-        let status = child.wait()?;
-        watch.end()?;
+        let status = watch.wait(&mut child)?;
         Ok(status)
     }
 
@@ -138,8 +137,7 @@ impl Program {
                 output.give(|line| each(Stream::Output, line));
             }
         }
-        let status = child.wait()?;
-        watch.end()?;
+        let status = watch.wait(&mut child)?;
         Ok(status)
     }
 
@@ -150,9 +148,8 @@ impl Program {
         let (mut child, watch) = self.start()?;
         let errors = gather(child.stderr.take());
         let printed = gather(child.stdout.take());
-        let status = child.wait()?;
         let (stdout, stderr) = (join(printed), join(errors));
-        watch.end()?;
+        let status = watch.wait(&mut child)?;
         Ok(Output { shown, status, stdout, stderr })
     }
 
@@ -227,6 +224,16 @@ impl Watch {
             too_long
         });
         Self { done, thread, limit, shown }
+    }
+
+    /// Waits for the program. It is reaped only after the watch has ended: until then its process id names no other process.
+    fn wait(self, child: &mut Child) -> Outcome<ExitStatus> {
+        while let Err(rustix::io::Errno::INTR) =
+            waitid(WaitId::Pid(Pid::from_child(child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        {}
+        let ended = self.end();
+        let status = child.wait()?;
+        ended.map(|()| status)
     }
 
     fn end(self) -> Outcome {

@@ -6,8 +6,9 @@
 //! 2. The memory of a handle is never freed. It names another request only after [`REUSE_AFTER`] others were made.
 //! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened for a request
 //!    keeps the handle only.
-//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`], or when another request is looked up
-//!    or events are read after that. Until then it can still be answered: by fi_reject, or with another endpoint.
+//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`]. Until then it can still be
+//!    answered: by fi_reject, or with another endpoint. A thread rejects it, because the client may sleep in fi_eq_sread or on the descriptor of
+//!    a queue. Where the system refuses a thread, the next look-up of a request or read of events does.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -16,9 +17,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::connection::ConnectionRequest;
+use percale_memory::system::forked::Process;
+use percale_memory::system::thread;
 
-use crate::abi::{FI_CLASS_CONNREQ, fi_ops, fid, fid_t};
-use crate::object;
+use crate::abi::{FI_CLASS_CONNREQ, FI_LOG_EQ, fi_ops, fid, fid_t};
+use crate::{log, object};
 
 /// How many requests are made before the handle of an answered one names another.
 const REUSE_AFTER: usize = 1 << 14;
@@ -59,6 +62,8 @@ struct Table {
     waiting: HashMap<Handle, Waiting>,
     /// Handles of answered requests, the oldest first.
     free: VecDeque<Handle>,
+    /// The process in which a thread rejects abandoned requests.
+    rejecting: Option<Process>,
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
@@ -78,6 +83,33 @@ impl Table {
         }
         self.free.push_back(handle);
         Some(request)
+    }
+
+    /// Starts the thread that rejects abandoned requests, unless it runs.
+    fn start_rejecting(&mut self) {
+        if self.rejecting.is_some_and(Process::is_here) {
+            return;
+        }
+        let started = Process::current().and_then(|process| {
+            thread::start_thread("percale-reject", reject_abandoned)?;
+            Ok(process)
+        });
+        match started {
+            Ok(process) => self.rejecting = Some(process),
+            Err(error) => log::warning!(
+                FI_LOG_EQ,
+                "a connection request without an answer is rejected only when events are read: {error}"
+            ),
+        }
+    }
+
+    /// Returns when the next abandoned request is to be rejected. If there is none, the thread that asks ends.
+    fn next_rejection(&mut self) -> Option<Instant> {
+        let next = self.waiting.values().filter_map(|waiting| waiting.until).min();
+        if next.is_none() {
+            self.rejecting = None;
+        }
+        next
     }
 
     fn take_all(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<ConnectionRequest> {
@@ -131,8 +163,17 @@ pub(crate) fn close_endpoint(handle: Handle) {
         if waiting.endpoints == 0 && waiting.until.is_none() {
             waiting.until = Some(Instant::now() + GRACE);
             ABANDONED.fetch_add(1, Ordering::Relaxed);
+            table.start_rejecting();
         }
     });
+}
+
+/// The body of the thread that rejects abandoned requests. It ends when there is none.
+fn reject_abandoned() {
+    while let Some(until) = with(Table::next_rejection) {
+        thread::pause(until.saturating_duration_since(Instant::now()));
+        expire();
+    }
 }
 
 /// Rejects the requests that were not answered in time.
@@ -148,4 +189,38 @@ pub(crate) fn expire() {
 /// Removes the requests to a listener that is closed: they cannot be answered any more.
 pub(crate) fn forget_listener(at: SocketAddr) {
     drop(with(|table| table.take_all(|waiting| waiting.request.listener() == at)));
+}
+
+#[cfg(test)]
+mod tests {
+    use percale::{Event, EventQueue, Info, TransportKind};
+
+    use super::*;
+
+    #[test]
+    fn an_abandoned_request_is_rejected_although_no_events_are_read() {
+        let domain = Info::discover().unwrap().domain().transport(TransportKind::Tcp).open().unwrap();
+        let events = EventQueue::default();
+        let listener = domain.listener().events(&events).bind("127.0.0.1:0").unwrap();
+        let client = EventQueue::default();
+        let client = domain.endpoint().event_queue(&client).connect(listener.address().to_string(), b"").unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut handle = None;
+        loop {
+            assert!(Instant::now() < until, "the request did not come, or was not rejected");
+            _ = listener.progress();
+            client.progress();
+            if let Some(Event::ConnectionRequest(request)) = events.read() {
+                let kept = keep(request);
+                assert!(open_endpoint(kept).is_some());
+                close_endpoint(kept);
+                handle = Some(kept);
+            }
+            if handle.is_some() && listener.pending() == 0 {
+                break;
+            }
+            thread::pause(Duration::from_millis(1));
+        }
+        assert!(take(handle.unwrap()).is_none());
+    }
 }

@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::address::AddressBytes;
 use super::why::Why;
+use percale_memory::short_debug;
 use percale_memory::system::random::random;
 
 pub use super::malformed::{Malformed, VERSION};
@@ -51,8 +52,9 @@ impl fmt::Display for Incarnation {
 }
 
 impl fmt::Debug for Incarnation {
+    /// Without the value: processes that know it can find the endpoint's socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Incarnation({self})")
+        f.write_str("Incarnation")
     }
 }
 
@@ -92,7 +94,7 @@ pub struct Prefix {
 pub const PREFIX_BYTES: usize = size_of::<Prefix>();
 
 /// A hello as it travels.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HelloBytes {
     prefix: Prefix,
@@ -108,6 +110,13 @@ pub struct HelloBytes {
     reset: Token,
     nonce: [u8; 32],
 }
+
+// Nonces, tokens and MACs are secrets.
+short_debug!(HelloBytes, "HelloBytes");
+short_debug!(Hello, "Hello", address: |this| this.address, called: |this| this.called, flags: |this| this.flags);
+short_debug!(Proof, "Proof");
+short_debug!(Verdict, "Verdict", ruling: |this| this.ruling, why: |this| this.why);
+short_debug!(VerdictBytes, "VerdictBytes");
 
 /// Bytes of a hello of this version.
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
@@ -159,7 +168,7 @@ impl Place {
 }
 
 /// The identity of an endpoint, as plain values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     /// What it can and wants.
     pub flags: HelloFlags,
@@ -287,7 +296,7 @@ impl Hello {
 }
 
 /// The initiator's proof that it knows the authorization key.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Proof {
     /// HMAC-SHA-256 over role and both hellos.
@@ -314,7 +323,7 @@ pub enum Ruling {
 }
 
 /// The acceptor's verdict, as plain values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The ruling.
     pub ruling: Ruling,
@@ -325,7 +334,7 @@ pub struct Verdict {
 }
 
 /// A verdict as it travels. The MAC covers both hellos and the verdict itself; it is zero where no key is used.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct VerdictBytes {
     ruling: u8,

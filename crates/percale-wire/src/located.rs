@@ -15,7 +15,7 @@ pub enum Located {
 }
 
 /// A region that a peer reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The owner's number for it.
     pub number: u32,
@@ -33,8 +33,12 @@ pub struct Grant {
     pub address: u64,
 }
 
+// Keys are secrets.
+percale_memory::short_debug!(Grant, "Grant", number: |this| this.number, reads: |this| this.reads, writes: |this| this.writes, len: |this| this.len);
+percale_memory::short_debug!(LocatedBytes, "LocatedBytes");
+
 /// The wire representation of [`Located`].
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LocatedBytes {
     status: u8,

@@ -27,7 +27,7 @@ pub struct Half {
 }
 
 /// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
     magic: U32,
@@ -37,6 +37,9 @@ pub struct Offer {
     /// Its half.
     pub half: Half,
 }
+
+// The token is a secret.
+percale_memory::short_debug!(Offer, "Offer");
 
 impl Offer {
     /// The packet for this connection.

@@ -34,7 +34,8 @@ const UNBOUNDED: &[&str] =
     &["Arc", "Rc", "Weak", "Vec", "VecDeque", "HashMap", "BTreeMap", "Mutex", "RwLock", "RefCell", "OnceLock", "dyn"];
 
 /// Words in a field's name that mark it as a secret.
-const SECRET: &[&str] = &["key", "secret", "authority", "authorization", "incarnation", "nonce", "cookie"];
+const SECRET: &[&str] =
+    &["key", "secret", "authority", "authorization", "incarnation", "nonce", "cookie", "token", "mac"];
 
 /// Types with a derived `Debug` that is correct, and the reason.
 const ALLOWED: &[(&str, &str)] = &[
@@ -68,6 +69,16 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
             found.push(path);
         }
     }
+}
+
+/// The sources of percale, and of the crates of the workspace whose types it can make public: those that its manifest names by a path.
+fn roots() -> Vec<std::path::PathBuf> {
+    let percale = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(percale.join("Cargo.toml")).expect("the manifest");
+    let paths = manifest.lines().filter_map(|line| line.split("path = \"").nth(1)?.split('"').next());
+    let below: BTreeSet<_> = paths.filter(|path| path.starts_with("../percale-")).collect();
+    assert!(below.contains("../percale-wire") && below.contains("../percale-memory"), "{below:?}");
+    std::iter::once(".").chain(below).map(|path| percale.join(path).join("src")).collect()
 }
 
 /// The words of a text.
@@ -121,7 +132,7 @@ fn examine(text: &str, wrong: &mut BTreeMap<String, String>, seen: &mut BTreeSet
 #[test]
 fn each_public_type_has_a_debug_that_is_short_and_without_secrets() {
     let (mut wrong, mut seen) = (BTreeMap::new(), BTreeSet::new());
-    for root in ["src", "../percale-memory/src"].map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root)) {
+    for root in roots() {
         let mut files = Vec::new();
         sources(&root, &mut files);
         for file in files {

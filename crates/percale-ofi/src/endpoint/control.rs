@@ -62,14 +62,12 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
         (FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER) => return unsafe { endpoint.xpu_needs(value, len) },
         _ => return -libc::ENOPROTOOPT,
     };
-    // SAFETY: the client says how much room there is.
-    if unsafe { len.read() } < size_of::<usize>() {
+    // SAFETY: the client states how much room there is, and reads here how much is used or needed.
+    if unsafe { len.replace(size_of::<usize>()) } < size_of::<usize>() {
         return -FI_ETOOSMALL;
     }
     // SAFETY: the client wants a size_t there.
     unsafe { value.cast::<usize>().write_unaligned(answer) };
-    // SAFETY: as above.
-    unsafe { len.write(size_of::<usize>()) };
     0
 }
 

@@ -40,7 +40,7 @@ impl Endpoint {
     /// `value` is as fi_endpoint(3) has it.
     pub(super) unsafe fn xpu_needs(&self, value: *mut c_void, len: *mut usize) -> i32 {
         // SAFETY: the client says how much room there is.
-        if unsafe { len.read() } < size_of::<fi_trigger_xpu>() {
+        if unsafe { len.replace(size_of::<fi_trigger_xpu>()) } < size_of::<fi_trigger_xpu>() {
             return -FI_ETOOSMALL;
         }
         // SAFETY: then it is this structure.

@@ -1,4 +1,5 @@
 /* Connected endpoints (fi_cm(3)): listening, connecting with data, accepting, rejecting, the end of a connection. */
+#include <pthread.h>
 #include "every.h"
 
 #include <netinet/in.h>
@@ -304,6 +305,42 @@ static void turned_away(struct end *client, const char *data, size_t len)
 	close_end(client);
 }
 
+/* The listener's thread: sleeps in one call until the next request, and rejects it. */
+static void *sleep_at_listener(void *at)
+{
+	struct listener *l = at;
+	struct event e;
+	uint32_t event = 0;
+
+	MUST(fi_eq_sread(l->eq, &event, &e, sizeof(e), PATIENCE * 1000, 0) >= (ssize_t)sizeof(e.entry), "no event");
+	MUST(event == FI_CONNREQ, "event %u", event);
+	MUST(fi_reject(l->pep, e.entry.info->handle, "no", 3) == 0, "not rejected");
+	fi_freeinfo(e.entry.info);
+	return NULL;
+}
+
+/* A request whose endpoint was closed is rejected while the only thread of the listener sleeps. */
+static void abandoned_while_asleep(struct listener *l)
+{
+	struct end client, server, next;
+	struct fi_info *info = request(l, &client, "may I?");
+	struct event e;
+	uint32_t event;
+	pthread_t sleeper;
+
+	open_end(&server, l, info);
+	close_end(&server);
+	fi_freeinfo(info);
+	MUST(pthread_create(&sleeper, NULL, sleep_at_listener, l) == 0, "no thread");
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(client.eq, &event, &e, sizeof(e), PATIENCE * 500, 0));
+	turned_away(&client, NULL, 0);
+	open_end(&next, l, l->info);
+	NEEDS(fi_connect(next.ep, &l->address, "me", 3));
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(next.eq, &event, &e, sizeof(e), PATIENCE * 500, 0));
+	turned_away(&next, "no", 3);
+	pthread_join(sleeper, NULL);
+}
+
 /* A request outlives the endpoints that were opened for it, until it is answered; what names it after that is refused. */
 static void requests(struct listener *l)
 {
@@ -349,6 +386,7 @@ static void requests(struct listener *l)
 	close_end(&server);
 	fi_freeinfo(info);
 	turned_away(&client, NULL, 0);
+	abandoned_while_asleep(l);
 	/* What is no request. */
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, NULL, NULL, 0));
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
