@@ -5,6 +5,17 @@
  * streams until an event is queried or a stream is synchronized: a query performs one copy and returns "not ready", so a caller that does not
  * wait gets old bytes. There are two devices, each with its own memory.
  *
+ * As the driver's, a synchronous copy to a device returns while its last bytes, at most 64 KiB, are still under way: they have been read from
+ * the host's memory and not yet written to the device's. They arrive when the legacy default stream of their context is synchronized, or by the
+ * next call or copy that this stream orders behind them. A stream of CU_STREAM_NON_BLOCKING does not wait for them. A copy to memory with
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is complete when it returns. Setting the attribute completes no earlier copy.
+ *
+ * DOUBLE_POOLS=1 makes all memory of a device a pool's (cuMemAllocAsync): the attribute may be set and has no effect. DOUBLE_POOLS=mapped makes it
+ * memory that is mapped (cuMemMap): the attribute is refused. Neither kind can be named to other processes.
+ *
+ * doubleCapture(1) begins the capture of a graph on a blocking stream, doubleCapture(2) one on another thread's non-blocking stream in the global
+ * mode; doubleCapture(0) ends it, and returns how many calls have invalidated it.
+ *
  * Handles for other processes name the memfd by process and descriptor. Unlike a driver's, they are only good while that process lives.
  */
 #define _GNU_SOURCE
@@ -20,8 +31,8 @@
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_READY = 600,
-       ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, NOT_SUPPORTED = 801 };
-enum { DEVICES = 2, RANGES = 4096, OPENED = 256 };
+       ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_IMPLICIT = 906 };
+enum { DEVICES = 2, RANGES = 4096, OPENED = 256, STAGED = 64 << 10 };
 enum kind { NONE, DEVICE, MANAGED, HOST, REGISTERED, OPENED_IPC };
 
 struct range {
@@ -31,6 +42,15 @@ struct range {
     char *ours; /* as the driver sees it */
     int fd, device;
     uint64_t id;
+    int is_synchronous; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has been set */
+};
+
+/* The end of a synchronous copy that has returned. */
+struct late {
+    struct late *next;
+    uintptr_t to;
+    size_t len;
+    char bytes[];
 };
 
 struct operation {
@@ -41,25 +61,41 @@ struct operation {
     uint64_t value;
 };
 
-struct stream { struct operation *first, **last; uint64_t given, done; };
+struct stream { struct operation *first, **last; uint64_t given, done; struct context *blocks; /* none: does not wait for the legacy stream */ };
 struct event { struct stream *stream; uint64_t behind; };
-struct context { int device; };
+struct context { int device; struct late *first, **last; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range ranges[RANGES];
-static struct context contexts[DEVICES] = {{0}, {1}};
+static struct context contexts[DEVICES] = {{0, NULL, &contexts[0].first}, {1, NULL, &contexts[1].first}};
 static uint64_t next_id = 1;
 static int initialized;
 static CUresult failed; /* what a copy that was done later came to */
 static __thread struct context *stack[16];
 static __thread int depth;
+static int captures; /* how a graph is being captured: see above */
+static uint64_t count_invalidated;
+static __thread int mode; /* of the thread: 0 is CU_STREAM_CAPTURE_MODE_GLOBAL, 2 is _RELAXED */
 
 /* What tests ask. */
-static uint64_t count_copies, count_allocated_host, count_opened, count_exported;
+static uint64_t count_copies, count_allocated_host, count_opened, count_exported, count_set, count_drained;
 uint64_t doubleCopies(void) { return __atomic_load_n(&count_copies, __ATOMIC_RELAXED); }
 uint64_t doublePinned(void) { return __atomic_load_n(&count_allocated_host, __ATOMIC_RELAXED); }
 uint64_t doubleOpened(void) { return __atomic_load_n(&count_opened, __ATOMIC_RELAXED); }
 uint64_t doubleExported(void) { return __atomic_load_n(&count_exported, __ATOMIC_RELAXED); }
+uint64_t doubleSet(void) { return __atomic_load_n(&count_set, __ATOMIC_RELAXED); }
+uint64_t doubleDrained(void) { return __atomic_load_n(&count_drained, __ATOMIC_RELAXED); }
+uint64_t doubleCapture(int how) {
+    pthread_mutex_lock(&lock);
+    uint64_t invalidated = count_invalidated;
+    captures = how;
+    count_invalidated = 0;
+    pthread_mutex_unlock(&lock);
+    return invalidated;
+}
+
+static int has_pools(void) { const char *pools = getenv("DOUBLE_POOLS"); return pools && !strcmp(pools, "1"); }
+static int has_mapped(void) { const char *pools = getenv("DOUBLE_POOLS"); return pools && !strcmp(pools, "mapped"); }
 
 static struct range *find(uintptr_t at) {
     for (int i = 0; i < RANGES; i++)
@@ -70,7 +106,7 @@ static struct range *find(uintptr_t at) {
 static struct range *add(enum kind kind, uintptr_t at, size_t len, char *ours, int fd, int device) {
     for (int i = 0; i < RANGES; i++)
         if (ranges[i].kind == NONE) {
-            ranges[i] = (struct range){kind, at, len, ours, fd, device, next_id++};
+            ranges[i] = (struct range){kind, at, len, ours, fd, device, next_id++, 0};
             return &ranges[i];
         }
     return NULL;
@@ -85,6 +121,25 @@ static char *see(uintptr_t at, size_t len, int host) {
 }
 
 static struct context *current(void) { return depth ? stack[depth - 1] : NULL; }
+
+/* Writes what synchronous copies in a context have left under way. Under the lock. */
+static void arrive(struct context *context) {
+    while (context->first) {
+        struct late *late = context->first;
+        char *to = see(late->to, late->len, 0);
+        if (to) memcpy(to, late->bytes, late->len);
+        context->first = late->next;
+        free(late);
+    }
+    context->last = &context->first;
+}
+
+/* What a call that waits returns because a graph is being captured. Under the lock. */
+static CUresult refuse(int is_legacy) {
+    CUresult code = captures == 1 && is_legacy ? CAPTURE_IMPLICIT : captures == 2 && mode != 2 ? CAPTURE_UNSUPPORTED : OK;
+    if (code != OK) count_invalidated++;
+    return code;
+}
 
 CUresult cuInit(unsigned flags) { initialized = 1; return flags ? INVALID_VALUE : OK; }
 CUresult cuDriverGetVersion(int *version) { *version = 12040; return OK; }
@@ -133,11 +188,27 @@ CUresult cuPointerGetAttributes(unsigned count, const unsigned *asked, void **da
         case 7: *(uint64_t *)data[i] = range ? range->id : 0; break;
         case 8: *(char *)data[i] = range && range->kind == MANAGED; break;
         case 9: *(int *)data[i] = range ? range->device : -2; break;
+        /* A driver before 11.3 has no CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, and refuses the question. */
+        case 17:
+            if (!has_pools()) { pthread_mutex_unlock(&lock); return INVALID_VALUE; }
+            *(void **)data[i] = device && range->kind == DEVICE ? (void *)contexts : NULL;
+            break;
         default: pthread_mutex_unlock(&lock); return INVALID_VALUE;
         }
     }
     pthread_mutex_unlock(&lock);
     return OK;
+}
+CUresult cuPointerSetAttribute(const void *value, unsigned attribute, CUdeviceptr at) {
+    if (!current()) return INVALID_CONTEXT;
+    if (attribute != 6) return INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at);
+    CUresult code = !range || range->kind == HOST || range->kind == REGISTERED ? INVALID_VALUE : has_mapped() ? NOT_SUPPORTED : OK;
+    if (code == OK) range->is_synchronous = *(const unsigned *)value && !has_pools();
+    pthread_mutex_unlock(&lock);
+    __atomic_fetch_add(&count_set, 1, __ATOMIC_RELAXED);
+    return code;
 }
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *first, size_t *len, CUdeviceptr at) {
     pthread_mutex_lock(&lock);
@@ -178,6 +249,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *made, size_t len, unsigned flags) {
 }
 static CUresult release(uintptr_t at, int kinds) {
     pthread_mutex_lock(&lock);
+    for (int i = 0; i < DEVICES; i++) arrive(&contexts[i]);
     struct range *range = find(at), was = {0};
     int right = range && range->at == at && (kinds >> range->kind & 1);
     if (right) { was = *range; range->kind = NONE; }
@@ -230,6 +302,7 @@ CUresult cuDevicePrimaryCtxReset_v2(int device) {
 
 /* Does the first operation of a stream. Under the lock. */
 static void one(struct stream *stream) {
+    if (stream->blocks) arrive(stream->blocks);
     struct operation *first = stream->first;
     stream->first = first->next;
     if (!stream->first) stream->last = &stream->first;
@@ -277,24 +350,73 @@ CUresult cuStreamWriteValue64_v2(struct stream *stream, CUdeviceptr to, uint64_t
     return give(stream, (struct operation){.to = to, .len = 8, .is_value = 1, .value = value}, 1, 0);
 }
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len) {
-    char *ours = see(from, len, 0);
-    if (!current() || !ours) return INVALID_VALUE;
-    memcpy(to, ours, len);
-    return OK;
-}
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len) {
-    char *ours = see(to, len, 0);
-    if (!current() || !ours) return INVALID_VALUE;
-    memcpy(ours, from, len);
-    return OK;
-}
-CUresult cuStreamSynchronize(struct stream *stream) {
+    struct context *context = current();
+    if (!context) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
-    while (stream->first) one(stream);
-    CUresult code = failed;
-    failed = OK;
+    CUresult code = refuse(1);
+    char *ours = see(from, len, 0);
+    if (code == OK && !ours) code = INVALID_VALUE;
+    if (code == OK) {
+        arrive(context);
+        memcpy(to, ours, len);
+    }
     pthread_mutex_unlock(&lock);
     return code;
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len) {
+    struct context *context = current();
+    if (!context) return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    CUresult code = refuse(1);
+    struct range *range = find(to);
+    char *ours = see(to, len, 0);
+    if (code == OK && (!range || !ours)) code = INVALID_VALUE;
+    if (code == OK) {
+        arrive(context);
+        int is_late = (range->kind == DEVICE || range->kind == OPENED_IPC) && !range->is_synchronous;
+        size_t end = is_late ? len < STAGED ? len : STAGED : 0, now = len - end;
+        memcpy(ours, from, now);
+        if (end) {
+            struct late *late = malloc(sizeof *late + end);
+            *late = (struct late){NULL, to + now, end};
+            memcpy(late->bytes, (const char *)from + now, end);
+            *context->last = late;
+            context->last = &late->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+/* CU_STREAM_LEGACY, or the handle 0. */
+static int is_legacy(struct stream *stream) { return (uintptr_t)stream <= 1; }
+
+CUresult cuStreamSynchronize(struct stream *stream) {
+    if (is_legacy(stream) && !current()) return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    CUresult code = is_legacy(stream) ? refuse(1) : OK;
+    if (code == OK && is_legacy(stream)) {
+        arrive(current());
+        count_drained++;
+    } else if (code == OK) {
+        while (stream->first) one(stream);
+        code = failed;
+        failed = OK;
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+CUresult cuStreamIsCapturing(struct stream *stream, int *status) {
+    pthread_mutex_lock(&lock);
+    CUresult code = is_legacy(stream) && captures == 1 ? CAPTURE_IMPLICIT : OK;
+    *status = 0;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+CUresult cuThreadExchangeStreamCaptureMode(int *given) {
+    int before = mode;
+    mode = *given;
+    *given = before;
+    return OK;
 }
 CUresult cuStreamDestroy_v2(struct stream *stream) {
     CUresult code = cuStreamSynchronize(stream);
@@ -302,9 +424,9 @@ CUresult cuStreamDestroy_v2(struct stream *stream) {
     return code;
 }
 CUresult cuStreamCreate(struct stream **made, unsigned flags) {
-    (void)flags;
     if (!current()) return INVALID_CONTEXT;
     struct stream *stream = calloc(1, sizeof *stream);
+    stream->blocks = flags & 1 ? NULL : current();
     stream->last = &stream->first;
     *made = stream;
     return OK;
@@ -363,7 +485,7 @@ CUresult cuIpcGetMemHandle(struct handle *handle, CUdeviceptr at) {
     if (!current()) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     struct range *range = find(at);
-    int right = range && range->kind == DEVICE;
+    int right = range && range->kind == DEVICE && !has_pools() && !has_mapped();
     struct name name = {0x0dd, getpid(), right ? range->fd : -1, right ? range->device : 0, right ? range->id : 0, right ? range->len : 0};
     pthread_mutex_unlock(&lock);
     if (!right) return INVALID_VALUE;

@@ -2,7 +2,8 @@
 //!
 //! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process that touches device
 //! memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library, the tests use that one; otherwise the
-//! machine's, if it finds a device; otherwise the double (`cuda/double.c`), compiled here. Each test prints which one it ran on.
+//! machine's, if it finds a device; otherwise the double (`cuda/double.c`), compiled here, once with each kind of memory that a device has
+//! ([`POOLS`]). Each test prints which one it ran on.
 
 #![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
 
@@ -14,11 +15,17 @@ use percale::device::{CopyWay, Device, Driver, Interface, Kind};
 use percale::memory::region::RegisterError;
 use percale::{Access, AtomicWork, OpFlags, RawRegion, RmaWork, Segment, Segments};
 
+use crate::application::{copy_to_device, copy_to_host};
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 
 /// The variable that names the driver's library.
 pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
+/// The variable by which the double's memory is a pool's (`1`) or mapped (`mapped`), and not an allocation of its own. Setting
+/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of the first kind, and is refused of the second.
+pub const POOLS: &str = "DOUBLE_POOLS";
+/// Values of [`POOLS`]: not set, and each of its values.
+pub const ALL_POOLS: [&[(&str, &str)]; 3] = [&[], &[(POOLS, "1")], &[(POOLS, "mapped")]];
 /// Set in the process that runs a test.
 const WITHIN: &str = "PERCALE_DEVICE_TEST";
 
@@ -58,26 +65,35 @@ pub fn run(directory: &str, test: fn()) {
         println!("on {} (1 of {})", driver.describe(0).expect("a device"), driver.devices());
         return test();
     }
-    let (name, mut command) = within();
-    let output = command.envs(driver_for(directory)).output().expect("a process for the test");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
-    println!("{name}: {on}");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
+    let driver = driver_for(directory);
+    // Of a machine's own driver the variable is none.
+    let all = if driver.is_some() { &ALL_POOLS[..] } else { &ALL_POOLS[..1] };
+    for pools in all {
+        let (name, mut command) = within();
+        let output = command.envs(driver.clone()).envs(pools.iter().copied()).output().expect("a process for the test");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
+        let on = pools.iter().fold(on.to_owned(), |on, (name, value)| format!("{on}, {name}={value}"));
+        println!("{name}: {on}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
+    }
 }
 
-/// Runs the calling test in a process of its own on the double, whatever the machine has, with this variable in its environment;
+/// Runs the calling test on the double, whatever the machine has: once with each of these sets of variables, in a process of its own each time;
 /// `directory` takes the double.
 ///
 /// # Panics
 /// If it fails there.
-pub fn run_on_double(directory: &str, variable: &str, test: fn()) {
+pub fn run_on_double(directory: &str, environments: &[&[(&str, &str)]], test: fn()) {
     if is_within() {
         return test();
     }
     let library = double(Path::new(directory));
-    run_with(&[(LIBRARY, &library.to_string_lossy()), (variable, "1")], test);
+    let library = library.to_string_lossy();
+    for variables in environments {
+        run_with(&[&[(LIBRARY, &*library)], *variables].concat(), test);
+    }
 }
 
 /// Runs the calling test in a process of its own with these variables in its environment.
@@ -176,11 +192,6 @@ impl DeviceMemory {
         self.segment.as_ptr().addr() as u64
     }
 
-    fn copy(&self, way: CopyWay, host: &mut [u8]) {
-        // SAFETY: the bytes are borrowed for longer than the copy takes, which is waited for.
-        self.copy_segment(way, unsafe { Segment::new(host.as_mut_ptr(), host.len()) });
-    }
-
     fn copy_segment(&self, way: CopyWay, host: Segment) {
         let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
         // SAFETY: memory that is never freed while the test uses it, and those bytes.
@@ -206,18 +217,17 @@ impl DeviceMemory {
         self.copy_segment(CopyWay::ToDevice, host.segment);
     }
 
-    /// What it holds.
+    /// What it holds, copied by the application.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.segment.len()];
-        self.copy(CopyWay::ToHost, &mut bytes);
+        copy_to_host(self.ordinal, &mut bytes, self.segment);
         bytes
     }
 
-    /// Writes its first bytes.
+    /// Writes its first bytes by the application's synchronous copy, whose last bytes may still be under way when this returns.
     pub fn write(&self, bytes: &[u8]) {
-        let mut bytes = bytes.to_vec();
-        Self { segment: self.segment.slice(0, bytes.len()), ..*self }.copy(CopyWay::ToDevice, &mut bytes);
+        copy_to_device(self.ordinal, self.segment, bytes);
     }
 
     /// The address, where the processor reaches the memory.

@@ -5,6 +5,7 @@
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
 //! * [`denial`]: system calls that the system refuses
+//! * [`application`]: calls of a device's driver that an application makes by itself
 //! * [`device`]: memory of devices, and the driver that tests run on
 //! * [`kernel`]: a program that devices run
 //! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs on
@@ -21,6 +22,7 @@
 //! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
 //! module path names transport and API: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
+pub mod application;
 pub mod denial;
 pub mod device;
 pub mod fabric;

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use percale_conformance::device::{LIBRARY, driver_for};
+use percale_conformance::device::{LIBRARY, POOLS, driver_for};
 use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::skipped;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -340,6 +340,9 @@ mod devices {
             ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "1"),
         ];
         tcp: false, &[("FI_PERCALE_TRANSPORT", "tcp")];
+        // On the double: memory of pools, and mapped memory.
+        pools: false, &[("FI_PERCALE_TRANSPORT", "shm"), (crate::POOLS, "1")];
+        mapped: false, &[("FI_PERCALE_TRANSPORT", "tcp"), (crate::POOLS, "mapped")];
     }
 }
 

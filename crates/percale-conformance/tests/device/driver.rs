@@ -3,11 +3,14 @@
 #![expect(unsafe_code, reason = "has a driver copy and close; each block says why the memory is there")]
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use percale::device::{CopyWay, Device, DeviceError, Exported, Interface, Kind, Place};
-use percale::{OpFlags, Segment};
+use percale::{Access, OpFlags, Segment};
 
-use percale_conformance::device::{DeviceMemory, LIBRARY, driver};
+use percale_conformance::application::{capture, capture_mode, count};
+use percale_conformance::device::{DeviceMemory, LIBRARY, POOLS, driver, register};
 use percale_conformance::fabric::Shm;
 use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive, Send};
@@ -54,6 +57,10 @@ fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
 /// Memory of this process, opened, read and written by another.
 fn hmem_003_another_process_opens_what_was_exported() {
     let memory = DeviceMemory::on_device(&content(1, 100_000));
+    if std::env::var_os(POOLS).is_some() {
+        let named = driver().export(0, memory.address() as usize);
+        return assert!(named.is_err(), "memory of pools has no name: {named:?}");
+    }
     // Of some byte within.
     let exported = driver().export(0, memory.address() as usize + 40_000).expect("a name");
     assert_eq!((exported.offset, exported.buffer), (40_000, place(&memory).buffer));
@@ -127,8 +134,12 @@ fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
 }
 
 fn copy(way: CopyWay, to: Segment, from: Segment) {
+    copy_on(0, way, to, from);
+}
+
+fn copy_on(ordinal: u32, way: CopyWay, to: Segment, from: Segment) {
     // SAFETY: memory that is there until the copy is over, below, and that nothing else uses.
-    let copies = unsafe { driver().begin(0, &[(way, to, from)]) }.expect("a copy");
+    let copies = unsafe { driver().begin(ordinal, &[(way, to, from)]) }.expect("a copy");
     driver().finish(copies).expect("the copy");
 }
 
@@ -220,9 +231,135 @@ fn hmem_003_copies_are_begun_and_waited_for() {
     }
 }
 
+/// Memory of the host's that a device's was copied to by percale.
+fn copied(memory: &DeviceMemory) -> Vec<u8> {
+    let here = Memory::blank(memory.segment().len());
+    copy(CopyWay::ToHost, here.segment(), memory.segment());
+    here.read()
+}
+
+/// Has each device copy, several times, memory of several lengths that it has copied before and not.
+fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
+    for ordinal in 0..driver().devices().min(2) {
+        for len in [1, 64 << 10, 1 << 20] {
+            for round in 0..50 {
+                let memory = DeviceMemory::of(Kind::Device, ordinal, &vec![0xEE; len]);
+                test(ordinal, memory, content(round, len));
+                test(ordinal, memory, content(round + 1, len));
+                memory.free();
+            }
+        }
+    }
+}
+
+/// A copy reads what the application's synchronous copy, which has returned, has written.
+fn hmem_003_what_a_synchronous_copy_wrote_is_read() {
+    each_copy(|ordinal, memory, bytes| {
+        let here = Memory::blank(bytes.len());
+        memory.write(&bytes);
+        copy_on(ordinal, CopyWay::ToHost, here.segment(), memory.segment());
+        same(&here.read(), &bytes, "what was copied");
+    });
+}
+
+/// What a copy writes is not overwritten by the application's synchronous copy, which has returned before.
+fn hmem_003_what_was_written_before_stays_overwritten() {
+    each_copy(|ordinal, memory, bytes| {
+        let here = Memory::of(&bytes);
+        memory.write(&vec![0xAA; bytes.len()]);
+        copy_on(ordinal, CopyWay::ToDevice, memory.segment(), here.segment());
+        same(&memory.read(), &bytes, "what was copied");
+    });
+}
+
+/// A dma-buf is given away when what the application's synchronous copy wrote is there. The double's can be read as a file.
+fn hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
+    let memory = DeviceMemory::on_device(&content(1, 5000));
+    let file = File::from(driver().dma_buf(0, memory.segment()).expect("a dma-buf"));
+    let mut bytes = vec![0; 5000];
+    file.read_exact_at(&mut bytes, 0).expect("a file");
+    same(&bytes, &content(1, 5000), "what is in the dma-buf");
+}
+
+/// An allocation costs calls of the driver once; memory of pools and mapped memory cost one at each copy.
+fn hmem_003_the_driver_is_asked_to_wait_once() {
+    let asked = || (count("doubleSet"), count("doubleDrained"));
+    let memory = DeviceMemory::blank(1000);
+    let before = asked();
+    (0..10).for_each(|_| drop(copied(&memory)));
+    let now = asked();
+    let pools = std::env::var(POOLS).ok();
+    let expected = match pools.as_deref() {
+        None => (1, 1),
+        Some("1") => (0, 10),
+        Some(_) => (10, 10),
+    };
+    assert_eq!((now.0 - before.0, now.1 - before.1), expected, "calls for ten copies of memory {pools:?}");
+    // Another allocation at the address is another one.
+    memory.free();
+    let next = DeviceMemory::blank(1000);
+    next.write(&content(3, 1000));
+    same(&copied(&next), &content(3, 1000), "what was copied");
+    // Nor is host memory settled.
+    let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
+    let before = asked();
+    driver().settle(pinned.address() as usize).expect("nothing to do");
+    driver().settle(Memory::blank(8).address() as usize).expect("nothing to do");
+    assert_eq!(asked(), before);
+}
+
+/// Registering memory settles it: accesses to the region ask for nothing more.
+fn hmem_003_registered_memory_is_settled() {
+    let mesh = Mesh::<Shm>::connected(2);
+    let memory = DeviceMemory::on_device(&content(1, 5000));
+    let before = count("doubleDrained");
+    let of = Device::new(Interface::Cuda, 0).expect("a device");
+    let region = register(&mesh, 1, memory, of, Access::REMOTE_READ).expect("a region");
+    let registered = count("doubleDrained");
+    assert_eq!(registered, before + 1, "waits at the registration");
+    let got = Memory::blank(5000);
+    mesh.done(mesh.read(0, 1, got.segments(), &[region.remote()]));
+    same(&got.read(), &content(1, 5000), "what was read");
+    let waits = u64::from(std::env::var_os(POOLS).is_some());
+    assert_eq!(count("doubleDrained"), registered + waits, "waits at the access");
+    region.close().expect("nobody is at it");
+}
+
+/// While a thread captures a graph, copies neither invalidate it nor read what is still under way.
+fn hmem_003_copies_leave_a_capture_valid() {
+    let is_pool = std::env::var_os(POOLS).is_some();
+    let (known, new) = (DeviceMemory::on_device(&content(1, 1000)), DeviceMemory::on_device(&content(2, 1000)));
+    same(&copied(&known), &content(1, 1000), "what was copied");
+    let to = Memory::blank(1000);
+    // On another thread's stream, which nothing waits for.
+    capture(2);
+    same(&copied(&new), &content(2, 1000), "what was copied");
+    assert_eq!((capture(0), capture_mode()), (0, 0), "calls that invalidate a graph, and the thread's mode");
+    let new = DeviceMemory::of(Kind::Device, 0, &[7; 1000]);
+    capture(1);
+    for memory in [known, new] {
+        // SAFETY: memory that is there until the copy is over, and that nothing else uses.
+        match unsafe { driver().begin(0, &[(CopyWay::ToHost, to.segment(), memory.segment())]) } {
+            Ok(copies) => {
+                driver().finish(copies).expect("the copy");
+                assert!(!is_pool, "it was not waited for");
+            }
+            Err(DeviceError::Driver { function: "cuStreamSynchronize", code: 906, text, .. }) => {
+                assert!(is_pool && text.contains("CU_STREAM_NON_BLOCKING"), "{text}");
+            }
+            Err(error) => panic!("another refusal: {error}"),
+        }
+    }
+    assert_eq!(capture(0), 0, "calls that invalidate a graph");
+    // It was not taken for settled.
+    let drained = count("doubleDrained");
+    same(&copied(&new), &[7; 1000], "what was copied");
+    assert_eq!(count("doubleDrained"), drained + 1);
+}
+
 /// Each test runs in a process of its own, with the driver that it needs.
 mod rust {
-    use percale_conformance::device::{LIBRARY, run, run_on_double, run_with};
+    use percale_conformance::device::{ALL_POOLS, LIBRARY, run, run_on_double, run_with};
 
     #[test]
     fn hmem_006_a_missing_library_is_named() {
@@ -232,6 +369,40 @@ mod rust {
     #[test]
     fn hmem_006_a_library_that_is_no_driver_is_refused() {
         run_with(&[(LIBRARY, "libc.so.6")], super::hmem_006_a_library_that_is_no_driver_is_refused);
+    }
+
+    #[test]
+    fn hmem_003_what_a_synchronous_copy_wrote_is_read() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_what_a_synchronous_copy_wrote_is_read);
+    }
+
+    #[test]
+    fn hmem_003_what_was_written_before_stays_overwritten() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_what_was_written_before_stays_overwritten);
+    }
+
+    #[test]
+    fn hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
+        run_on_double(
+            env!("CARGO_TARGET_TMPDIR"),
+            &ALL_POOLS,
+            super::hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf,
+        );
+    }
+
+    #[test]
+    fn hmem_003_the_driver_is_asked_to_wait_once() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_the_driver_is_asked_to_wait_once);
+    }
+
+    #[test]
+    fn hmem_003_registered_memory_is_settled() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_registered_memory_is_settled);
+    }
+
+    #[test]
+    fn hmem_003_copies_leave_a_capture_valid() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_copies_leave_a_capture_valid);
     }
 
     #[test]
@@ -248,7 +419,7 @@ mod rust {
     fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
-            "DOUBLE_WITHOUT_UNIFIED_ADDRESSING",
+            &[&[("DOUBLE_WITHOUT_UNIFIED_ADDRESSING", "1")]],
             super::rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none,
         );
     }
@@ -257,7 +428,7 @@ mod rust {
     fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
-            "DOUBLE_RECORDS_ONE_COPY_ONLY",
+            &[&[("DOUBLE_RECORDS_ONE_COPY_ONLY", "1")]],
             super::hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told,
         );
     }
@@ -266,7 +437,7 @@ mod rust {
     fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
-            "DOUBLE_IS_RESET",
+            &[&[]],
             super::hmem_003_a_reset_device_leaves_the_hosts_memory_alone,
         );
     }

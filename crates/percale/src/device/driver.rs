@@ -104,6 +104,8 @@ pub type Copy = (Way, Segment, Segment);
 /// A driver: of all devices of an interface.
 ///
 /// A copy's order to what the application does on its own streams is the application's to make: memory that is given to an operation is quiet.
+/// Synchronous calls (cuMemcpy, cudaMemcpy, cuMemset) on the default stream need nothing more than to have returned, although their last bytes may be
+/// under way then: the driver waits for them ([`settle`](Self::settle)).
 ///
 /// # Safety
 /// Implementations touch no memory but that of the copies they are given, and none after [`finish`](Self::finish).
@@ -121,7 +123,17 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The error that the driver reports.
     fn locate(&self, address: usize) -> Result<Place, DeviceError>;
 
-    /// Begins copies, in order, on a stream of their own.
+    /// Waits until the application's synchronous copies that have returned have written the allocation at this address, and, where the
+    /// allocation allows that, has later ones return when they have. Nothing to do for the host's memory.
+    ///
+    /// [`begin`](Self::begin), [`export`](Self::export) and [`dma_buf`](Self::dma_buf) do so. Memory that is registered is settled then, so that
+    /// later copies need not wait.
+    ///
+    /// # Errors
+    /// The error that the driver reports.
+    fn settle(&self, address: usize) -> Result<(), DeviceError>;
+
+    /// Begins copies, in order, on a stream of their own, after the application's synchronous copies that have returned.
     ///
     /// # Errors
     /// The error that the driver reports; no copy is under way then.
@@ -193,7 +205,8 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The memory came from [`open`](Self::open), and is not in use.
     unsafe fn close(&self, ordinal: u32, memory: Segment);
 
-    /// A dma-buf of a device's memory, for other devices' drivers.
+    /// A dma-buf of a device's memory, for other devices' drivers. Of memory that cannot be settled once and for all (of CUDA: of pools, and mapped),
+    /// the caller waits for later synchronous copies before the other device reads it.
     ///
     /// # Errors
     /// The error that the driver reports; [`DeviceError::Lacks`] of older drivers.

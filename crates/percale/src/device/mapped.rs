@@ -78,6 +78,9 @@ mod tests {
         fn locate(&self, _: usize) -> Result<Place, DeviceError> {
             Err(NOTHING)
         }
+        fn settle(&self, _: usize) -> Result<(), DeviceError> {
+            Err(NOTHING)
+        }
         unsafe fn begin(&self, _: u32, _: &[Copy]) -> Result<Copies, DeviceError> {
             Err(NOTHING)
         }

@@ -15,6 +15,7 @@ use super::functions::{
     ATTACH_GLOBAL, Address, DMA_BUF_FD, Functions, Handle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
     PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code, told,
 };
+use super::settled::Settled;
 use crate::device::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
 use crate::device::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
@@ -27,6 +28,7 @@ const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 pub(super) struct Cuda {
     functions: Functions,
     devices: Vec<Device>,
+    settled: Settled,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Cuda {
         let library: &'static Library = Box::leak(Box::new(library));
         let functions = Functions::of(library)
             .map_err(|symbol| missing(format!("{} has no {symbol}: the driver is too old", name.to_string_lossy())))?;
-        let mut cuda = Self { functions, devices: Vec::new() };
+        let mut cuda = Self { functions, devices: Vec::new(), settled: Settled::default() };
         // SAFETY: 0 is the only flag there is.
         let code = unsafe { (cuda.functions.init)(0) };
         if code == code::NO_DEVICE {
@@ -101,6 +103,15 @@ impl Cuda {
     /// Calls `then` while the context of this device is current.
     fn within<R>(&self, ordinal: u32, then: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
         self.context(ordinal)?.within(&self.functions, then)
+    }
+
+    /// Returns where an address is, after the application's synchronous copies there.
+    fn settled_place(&self, at: usize) -> Result<Place, DeviceError> {
+        let place = self.locate(at)?;
+        if !place.kind.is_host() && !self.settled.contains(place.buffer) {
+            self.within(place.ordinal, || self.settled.settle(&self.functions, at as Address, place.buffer))?;
+        }
+        Ok(place)
     }
 }
 
@@ -151,7 +162,19 @@ unsafe impl Driver for Cuda {
         Ok(Place { kind, ordinal, buffer })
     }
 
+    fn settle(&self, address: usize) -> Result<(), DeviceError> {
+        self.settled_place(address).map(|_| ())
+    }
+
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError> {
+        for &(way, to, from) in copies {
+            if way != Way::ToDevice {
+                self.settle(from.as_ptr().addr())?;
+            }
+            if way != Way::ToHost {
+                self.settle(to.as_ptr().addr())?;
+            }
+        }
         let context = self.context(ordinal)?;
         context.within(&self.functions, || {
             let (number, lane) = context.take(&self.functions)?;
@@ -292,7 +315,8 @@ unsafe impl Driver for Cuda {
     }
 
     fn export(&self, ordinal: u32, at: usize) -> Result<Exported, DeviceError> {
-        let place = self.locate(at)?;
+        // The other process's copies do not wait for those of this one.
+        let place = self.settled_place(at)?;
         self.within(ordinal, || {
             let (mut first, mut len) = (0, 0);
             // SAFETY: room for an address and a length.
@@ -340,6 +364,7 @@ unsafe impl Driver for Cuda {
     fn dma_buf(&self, ordinal: u32, memory: Segment) -> Result<OwnedFd, DeviceError> {
         const NAME: &str = "cuMemGetHandleForAddressRange";
         let range_handle = self.functions.range_handle.ok_or(DeviceError::Lacks(NAME))?;
+        self.settle(memory.as_ptr().addr())?;
         self.within(ordinal, || {
             let mut fd: RawFd = -1;
             // SAFETY: room for a descriptor, as this type of handle is.

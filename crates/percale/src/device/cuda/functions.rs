@@ -37,24 +37,33 @@ pub(super) mod code {
     pub(in super::super) const NO_DEVICE: Code = 100;
     pub(in super::super) const NOT_READY: Code = 600;
     pub(in super::super) const NOT_SUPPORTED: Code = 801;
+    /// What is refused because a graph is being captured (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD, and what is between).
+    pub(in super::super) const CAPTURING: std::ops::RangeInclusive<Code> = 900..=908;
     /// None of the driver's: the library lacks the function.
     pub(in super::super) const NO_FUNCTION: Code = -1;
 }
 
-/// What cuPointerGetAttributes is asked.
+/// What cuPointerGetAttributes is asked, and cuPointerSetAttribute sets.
 pub(super) mod attribute {
     use std::ffi::c_uint;
 
     pub(in super::super) const MEMORY_TYPE: c_uint = 2;
+    pub(in super::super) const SYNC_MEMOPS: c_uint = 6;
     pub(in super::super) const BUFFER_ID: c_uint = 7;
     pub(in super::super) const IS_MANAGED: c_uint = 8;
     pub(in super::super) const DEVICE_ORDINAL: c_uint = 9;
+    /// Unknown to drivers before 11.3.
+    pub(in super::super) const MEMPOOL_HANDLE: c_uint = 17;
 }
 
 /// `CUmemorytype`.
 pub(super) const MEMORY_HOST: u64 = 1;
 /// As above.
 pub(super) const MEMORY_DEVICE: u64 = 2;
+/// The default stream that synchronous copies use (CU_STREAM_LEGACY).
+pub(super) const LEGACY: Opaque = ptr::without_provenance_mut(1);
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+pub(super) const CAPTURE_RELAXED: c_int = 2;
 /// Streams that do not wait for the default one (CU_STREAM_NON_BLOCKING).
 pub(super) const NON_BLOCKING: c_uint = 1;
 /// Events that take no time (CU_EVENT_DISABLE_TIMING).
@@ -138,6 +147,9 @@ functions! { always {
     close = "cuIpcCloseMemHandle" (Address);
 
 } perhaps {
+    set_pointer_attribute = "cuPointerSetAttribute" (*const c_void, c_uint, Address);
+    is_capturing = "cuStreamIsCapturing" (Opaque, *mut c_int);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
     range_handle = "cuMemGetHandleForAddressRange" (*mut c_void, Address, usize, c_int, u64);
     write_value = "cuStreamWriteValue64_v2" (Opaque, Address, u64, c_uint);
     write_value_v1 = "cuStreamWriteValue64" (Opaque, Address, u64, c_uint);

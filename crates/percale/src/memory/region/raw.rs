@@ -50,6 +50,8 @@ impl Registration<'_> {
                 if place.kind.is_host() || place.ordinal != device.ordinal() {
                     return Err(DeviceError::Mixed.into());
                 }
+                // So that accesses need not wait. If this fails, they try again, and report the error.
+                device.driver().settle(piece.as_ptr().addr()).ok();
             }
         } else if backed {
             for piece in memory.as_slice() {
