@@ -1,7 +1,7 @@
-//! docs/requirements.md, read: one requirement a line, and the marks that tests carry.
+//! Reads docs/requirements.md, which has one requirement per line, and the marks of tests.
 //!
 //! A line is `ID [tag] (source) precondition: action -> observable result`. A source `(own, shm tcp)` names the
-//! transports a requirement is about; without names it is about all of them.
+//! transports that a requirement applies to. Without names it applies to all of them.
 //!
 //! A test's mark is the beginning of its function's name: `av_002_av_003_a_range_is_one_entry` marks AV-002 and AV-003.
 
@@ -10,7 +10,7 @@ use crate::place::Place;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// The transports there are or will be, as test paths and sources spell them.
+/// The existing and planned transports, as test paths and sources spell them.
 pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verbs"];
 
 /// One requirement.
@@ -18,7 +18,7 @@ pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verb
 pub(crate) struct Requirement {
     pub(crate) area: String,
     pub(crate) text: String,
-    /// The transports it is about; empty: all.
+    /// The transports that the requirement applies to. An empty list stands for all.
     transports: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ fn requirement_in(line: &str) -> Option<(String, Requirement)> {
     if !is_id {
         return None;
     }
-    // A source may hold parentheses of its own: "(001 + fi_getinfo(3)) ...".
+    // A source may contain parentheses: "(001 + fi_getinfo(3)) ...".
     let (source, text) = rest.split_once(") ")?;
     let words = source.split([',', ' ']).filter(|word| TRANSPORTS.contains(word));
     let transports = words.map(str::to_owned).collect();
@@ -72,8 +72,8 @@ fn is_number(text: &str) -> bool {
     text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The IDs that a test's function name carries. A name that merely looks so, like `sends_100_messages`, gives an ID of
-/// an area that does not exist.
+/// Returns the IDs in the name of a test function. A name that only has the same form, like `sends_100_messages`, gives
+/// an ID of an area that does not exist.
 pub(crate) fn marks(function: &str) -> Vec<String> {
     let mut parts = function.split('_');
     let mut found = Vec::new();

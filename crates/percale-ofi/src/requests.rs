@@ -1,13 +1,15 @@
-//! Connection requests that clients answer, by the handles that name them (`fi_info::handle`, fi_cm(3)).
+//! Connection requests that wait for the client's answer, and their handles (`fi_info::handle`, fi_cm(3)).
 //!
-//! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients keep handles longer than the requests: an `fi_info` can be
-//! given to fi_endpoint again, or its handle to fi_reject, after the request was answered. So:
-//! 1. A handle is looked up by its address in the table of requests and is never followed.
-//! 2. The memory of a handle is never freed. It names another request only after [`REUSE_AFTER`] others were made.
-//! 3. A request is in the table until it is accepted or rejected, or its listener is closed. An endpoint that is opened for a request
-//!    keeps the handle only.
-//! 4. If the last endpoint of a request was closed without an answer, the request is rejected after [`GRACE`], or when another request is looked up
-//!    or events are read after that. Until then it can still be answered: by fi_reject, or with another endpoint.
+//! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients may use a handle after its request was
+//! answered: they can pass the `fi_info` to fi_endpoint again, or the handle to fi_reject. Therefore:
+//! 1. A handle is looked up by its address in the table of requests and is never dereferenced.
+//! 2. The memory of a handle is never freed. A handle is used for another request only after [`REUSE_AFTER`] other
+//!    requests.
+//! 3. A request stays in the table until it is accepted or rejected, or its listener is closed. An endpoint that is
+//!    opened for a request keeps only the handle.
+//! 4. If the last endpoint of a request was closed without an answer, the request can still be answered for [`GRACE`]:
+//!    by fi_reject or with another endpoint. After that, the next lookup of a request or the next read of events
+//!    rejects it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,20 +22,20 @@ use percale::endpoint::connection::ConnectionRequest;
 use crate::abi::{FI_CLASS_CONNREQ, fi_ops, fid, fid_t};
 use crate::object;
 
-/// How many requests are made before the handle of an answered one names another.
+/// The number of requests after which the handle of an answered request may be reused.
 const REUSE_AFTER: usize = 1 << 14;
 
-/// How long a request can still be answered after its endpoints were closed.
+/// The time for which a request can still be answered after its endpoints were closed.
 const GRACE: Duration = Duration::from_secs(1);
 
 static OPS: fi_ops = fi_ops::REFUSING;
 
-/// A request's name: the address of its handle.
+/// Identifies a request by the address of its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// Converts a client's handle. It may be null, stale, or that of another object.
+    /// Converts a handle that a client passed. It may be null, stale, or the address of another object.
     pub(crate) fn from_client(handle: fid_t) -> Self {
         Self(handle.expose_provenance())
     }
@@ -44,25 +46,25 @@ impl Handle {
     }
 }
 
-/// A request that waits for its answer.
+/// A request that has not been answered.
 #[derive(Debug)]
 struct Waiting {
     request: ConnectionRequest,
-    /// The number of open endpoints for it.
+    /// The number of endpoints that are open for the request.
     endpoints: usize,
-    /// When it is rejected, if no endpoint is opened for it before.
+    /// The time at which the request is rejected unless an endpoint is opened for it before.
     until: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Table {
     waiting: HashMap<Handle, Waiting>,
-    /// Handles of answered requests, the oldest first.
+    /// The handles of answered requests, oldest first.
     free: VecDeque<Handle>,
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// The number of requests in the table with an `until`: reading events costs nothing while there is none.
+/// The number of requests in the table that have an `until`. While it is 0, reading events costs nothing.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
@@ -86,7 +88,7 @@ impl Table {
     }
 }
 
-/// Keeps a request until it is answered; returns its handle.
+/// Keeps a request until it is answered. Returns its handle.
 pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     with(|table| {
         let old = if table.free.len() > REUSE_AFTER { table.free.pop_front() } else { None };
@@ -99,18 +101,18 @@ pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     })
 }
 
-/// Returns the request, if it waits for its answer.
+/// Returns the request if it has not been answered.
 pub(crate) fn find(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| table.waiting.get(&handle).map(|waiting| waiting.request.clone()))
 }
 
-/// Removes a request that was answered, or will not be: dropping it rejects it.
+/// Removes a request that was answered or will not be answered. Dropping an unanswered request rejects it.
 pub(crate) fn take(handle: Handle) -> Option<ConnectionRequest> {
     with(|table| table.take(handle))
 }
 
-/// Counts an endpoint that is opened for the request. Returns the request, if it waits for its answer.
+/// Counts an endpoint that is opened for the request. Returns the request if it has not been answered.
 pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| {
@@ -123,7 +125,7 @@ pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     })
 }
 
-/// Counts an endpoint for the request that is closed.
+/// Counts a closed endpoint of the request.
 pub(crate) fn close_endpoint(handle: Handle) {
     with(|table| {
         let Some(waiting) = table.waiting.get_mut(&handle) else { return };
@@ -135,17 +137,17 @@ pub(crate) fn close_endpoint(handle: Handle) {
     });
 }
 
-/// Rejects the requests that were not answered in time.
+/// Rejects the requests whose time has expired.
 pub(crate) fn expire() {
     if ABANDONED.load(Ordering::Relaxed) == 0 {
         return;
     }
     let now = Instant::now();
-    // Dropped, and so rejected, without the lock.
+    // The requests are dropped, and so rejected, after the lock is released.
     drop(with(|table| table.take_all(|waiting| waiting.until.is_some_and(|until| until <= now))));
 }
 
-/// Removes the requests to a listener that is closed: they cannot be answered any more.
+/// Removes the requests to a closed listener. They cannot be answered any more.
 pub(crate) fn forget_listener(at: SocketAddr) {
     drop(with(|table| table.take_all(|waiting| waiting.request.listener() == at)));
 }

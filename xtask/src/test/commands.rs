@@ -1,4 +1,4 @@
-//! The steps that run what a user would run: the examples and the command.
+//! The steps that run the examples and the command, as a user does.
 
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
@@ -6,19 +6,19 @@ use crate::place::Place;
 use crate::steps::Findings;
 use std::time::{Duration, Instant};
 
-/// No example works longer than a moment; this ends one that hangs.
+/// The time limit of an example. Each one takes only a moment.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Time for each row: enough to measure something, too little to judge it.
+/// The measuring time of each row: long enough to measure something, too short to check it.
 const SECONDS: &str = "0.05";
 
-/// Runs every example of the library, in the profile that the tests have built already.
+/// Runs every example of the library, in the profile in which the tests are already built.
 pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     let names = place.targets("percale", "example");
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
     }
-    // With the simulation, as the suite of the tests has the library: then it is not compiled once more.
+    // The library is built with the simulation, as for the test suite, so that it is not compiled again.
     let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
     place.cargo().arg("build").args(library).arg("--examples").passed()?;
     let mut failed = 0;
@@ -38,7 +38,7 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(names.len() - failed, failed, ""))
 }
 
-/// Runs `percale perf` for a moment: each row must make sense, and shared memory and TCP must be among them.
+/// Runs `percale perf` for a moment. Each row must be plausible, and shared memory and TCP must be among the rows.
 pub(super) fn perf(place: &Place) -> Outcome<Findings> {
     let rows = Perf::build(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;

@@ -1,4 +1,4 @@
-//! The endpoints of a queue that keep their own results, and are read directly.
+//! The endpoints of a queue that keep their results themselves and are read directly.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::linger::{AT_MOST, Linger};
 use crate::abi::{FI_EAVAIL, fi_addr_t};
 use crate::port::Port;
 
-/// Results read at a time.
+/// The maximum number of results that one read returns.
 pub(super) const BATCH: usize = 32;
 
 /// The endpoints that are read directly.
@@ -18,7 +18,7 @@ pub(super) struct Direct {
     pub(super) ports: Vec<Arc<Port>>,
     /// Endpoints without a lock that report to the percale queue.
     pub(super) driven: Vec<Arc<Port>>,
-    /// The endpoint that is polled first; it changes, so that no endpoint starves the others.
+    /// The endpoint that is polled first. It changes, so that no endpoint starves the others.
     first: usize,
     linger: Linger,
     results: [Entry; BATCH],
@@ -35,11 +35,11 @@ impl Direct {
         }
     }
 
-    /// Polls a little longer for a client that spins and found nothing. Returns whether there is a result now.
+    /// Polls a little longer for a client that spins and found nothing. Returns whether there is now a result.
     #[inline(never)]
     pub(super) fn linger(&mut self) -> bool {
         let [port] = self.ports.as_slice() else { return false };
-        // Open MPI 4 reads until nothing is left: that is not a wait, unless a receive is posted.
+        // Open MPI 4 reads until no result is left. Such a read is not a wait unless a receive is posted.
         if !port.has_receives() || !self.linger.is_worth_while() {
             return false;
         }
@@ -48,20 +48,20 @@ impl Direct {
         came
     }
 
-    /// Whether [`linger`](Self::linger) would do nothing until a result was read.
+    /// Returns whether [`linger`](Self::linger) would do nothing until a result is read.
     #[inline]
     pub(super) const fn has_lingered_in_vain(&self) -> bool {
         self.linger.is_over()
     }
 
-    /// Makes the next read begin after this port.
+    /// Makes the next read begin after this endpoint.
     #[inline]
     fn found(&mut self, at: usize) {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
     }
 
     /// # Safety
-    /// As of [`Shared::read`](super::Shared::read).
+    /// The requirements of [`Shared::read`](super::Shared::read) apply.
     #[inline(always)]
     pub(super) unsafe fn read(
         &mut self,
@@ -73,7 +73,7 @@ impl Direct {
         let Self { ports, results, linger, .. } = self;
         // Most clients have one endpoint here.
         let [port] = ports.as_slice() else {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return unsafe { self.read_any(format, to, count, sources) };
         };
         let read = match port.poll(&mut results[..count.min(BATCH)]) {
@@ -82,13 +82,13 @@ impl Direct {
             Err(_) => return -(FI_EAVAIL as isize),
         };
         linger.found();
-        // SAFETY: no more than `count`.
+        // SAFETY: at most `count` entries are written.
         unsafe { format.write(&results[..read], to, sources) };
         read as isize
     }
 
     /// # Safety
-    /// As of [`Shared::read`](super::Shared::read).
+    /// The requirements of [`Shared::read`](super::Shared::read) apply.
     #[inline(never)]
     unsafe fn read_any(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let ports = self.ports.len();
@@ -98,7 +98,7 @@ impl Direct {
                 Ok(0) => {}
                 Ok(read) => {
                     self.found(at);
-                    // SAFETY: no more than `count`.
+                    // SAFETY: at most `count` entries are written.
                     unsafe { format.write(&self.results[..read], to, sources) };
                     return read as isize;
                 }

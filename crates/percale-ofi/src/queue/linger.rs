@@ -1,38 +1,42 @@
-//! Whether a read that found nothing polls again before it returns.
+//! Decides whether a read that found nothing polls again before it returns.
 //!
-//! Clients that wait poll, and do other things between two polls: Open MPI asks its other components, MPICH yields the processor, which takes longer
-//! than a message. A message that arrives meanwhile is not read. So if a receive is posted, a read lingers for [`AT_MOST`] at most, on one of two
-//! conditions:
-//! * The client spins: its last read found nothing either, and was less than [`AT_ONCE`] ago. A client that computes between two polls is not
-//!   delayed. Neither is a client where there are more processes than processors, as a yield that lets others run takes longer than that.
-//! * Lingering was successful the last time. An unsuccessful one ends this, so a client that sends, computes and polls loses that time once.
+//! A client that waits polls, and does other work between two polls: Open MPI polls its other components, and MPICH
+//! yields the processor, which takes longer than a message. A message that arrives in that time is not read. Therefore,
+//! if a receive is posted, a read lingers for at most [`AT_MOST`] on one of two conditions:
+//! * The client spins: its previous read also found nothing and was less than [`AT_ONCE`] ago. A client that computes
+//!   between two polls is not delayed. If there are more processes than processors, the client is not delayed either,
+//!   because a yield to another process takes longer than that.
+//! * The last lingering read found a result. A lingering read without a result ends this condition, so a client that
+//!   sends, computes and polls loses that time once.
 //!
-//! After a number of unsuccessful ones in a row, no read lingers until one has found something. A client that polls in short steps of its work
-//! looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each update. So the number adapts: it is halved when it was
-//! used up, and doubled, up to [`IN_VAIN`], when lingering was successful. With [`IN_VAIN`] each time, that benchmark took 2.0 s instead of 0.7 on
-//! two processes over shared memory. A client that really waits has waited for 24 µs by then, so what it does between two polls matters little.
+//! After a number of lingering reads without a result in a row, no read lingers until a read has found a result. A
+//! client that polls in short steps of its work looks like a client that waits: HPCC's MPIRandomAccess tests for a
+//! message after each update. Therefore the number adapts. It is halved when it was reached, and doubled up to
+//! [`IN_VAIN`] when lingering found a result. With a constant [`IN_VAIN`], that benchmark took 2.0 s instead of 0.7 s
+//! on two processes over shared memory. A client that really waits has waited for 24 µs by then, so its work between
+//! two polls matters little.
 
 use std::time::{Duration, Instant};
 
-/// How long a read lingers at most.
+/// The maximum time for which a read lingers.
 pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 
-/// A read so soon after one that found nothing comes from a client that spins.
+/// The maximum time between two reads of a client that spins.
 const AT_ONCE: Duration = Duration::from_nanos(1000);
 
-/// How often in a row reads linger without success, at most.
+/// The upper limit of `Linger::limit`.
 const IN_VAIN: u32 = 16;
 
-/// The state that is kept from read to read.
+/// The state that is kept between reads.
 #[derive(Debug)]
 pub(super) struct Linger {
-    /// How often reads have lingered without success since something was found.
+    /// The number of lingering reads without a result since a read found a result.
     in_vain: u32,
-    /// How often they may, from 1 to [`IN_VAIN`].
+    /// The value of `in_vain` at which reads stop lingering, from 1 to [`IN_VAIN`].
     limit: u32,
     /// The end of the last read that found nothing.
     nothing: Option<Instant>,
-    /// Lingering was successful the last time.
+    /// Set if the last lingering read found a result.
     hopeful: bool,
 }
 
@@ -49,24 +53,25 @@ impl Linger {
         !self.is_over() && (self.hopeful || self.is_soon_at(Instant::now()))
     }
 
-    /// Whether no read lingers until one has found something.
+    /// Returns whether no read lingers until a read has found a result.
     #[inline]
     pub(super) const fn is_over(&self) -> bool {
         self.in_vain >= self.limit
     }
 
-    /// Records that a read found something.
+    /// Records that a read found a result.
     #[inline(always)]
     pub(super) const fn found(&mut self) {
         self.in_vain = 0;
     }
 
-    /// Whether the last read that found nothing was just before; records this one as the last.
+    /// Returns whether the previous read that found nothing was less than [`AT_ONCE`] ago, and records the time of this
+    /// one.
     fn is_soon_at(&mut self, now: Instant) -> bool {
         self.nothing.replace(now).is_some_and(|last| now.saturating_duration_since(last) < AT_ONCE)
     }
 
-    /// Records whether lingering found something.
+    /// Records whether a lingering read found a result.
     #[inline]
     pub(super) fn ended(&mut self, came: bool) {
         self.hopeful = came;
@@ -77,7 +82,7 @@ impl Linger {
         }
         (self.in_vain, self.nothing) = (self.in_vain + 1, Some(Instant::now()));
         if self.in_vain >= self.limit {
-            // From now on `in_vain` is at least the limit, until something is found.
+            // From now on `in_vain` is at least the limit until a result is found.
             self.limit = (self.limit / 2).max(1);
         }
     }
@@ -96,7 +101,7 @@ mod tests {
         assert!(!linger.is_soon_at(start), "it may have come from anywhere");
         assert!(linger.is_soon_at(start + MOMENT));
         assert!(linger.is_soon_at(start + 2 * MOMENT));
-        // It computed, or others ran while it yielded.
+        // The client computed, or other processes ran while it yielded.
         let later = start + 2 * MOMENT + AT_ONCE;
         assert!(!linger.is_soon_at(later));
         assert!(linger.is_soon_at(later + MOMENT));
@@ -114,7 +119,7 @@ mod tests {
         assert!(!linger.is_soon_at(Instant::now() + AT_ONCE));
     }
 
-    /// Lingers without success until reads linger no more; returns how often.
+    /// Lingers without a result until reads stop lingering. Returns the number of lingering reads.
     fn linger_in_vain(linger: &mut Linger) -> u32 {
         for count in 0.. {
             linger.nothing = Some(Instant::now() + MOMENT);
@@ -133,7 +138,7 @@ mod tests {
             assert_eq!(linger_in_vain(&mut linger), expected);
             linger.found();
         }
-        // Twice doubled and once halved.
+        // The limit is doubled twice and halved once.
         for expected in [4, 8, 16, 16] {
             linger.ended(true);
             linger.ended(true);
